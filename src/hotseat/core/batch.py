@@ -1,0 +1,163 @@
+"""The contract between the scheduler and every runner.
+
+    batch   = scheduler.schedule(now)
+    output  = runner.execute(batch)
+    updates = scheduler.update(batch, output, now)
+
+A runner is stateful per *seat*: it learns all about a request once, in ``Batch.seated``, then only what
+changes (``new_blocks``), and forgets it when its id appears in ``released_ids``. In one batch a runner
+handles ``released_ids`` first, then ``seated``, then ``new_blocks``, then ``chunks``; a seat may be released
+and taken again in the same batch. The runner appends each token it samples to its own copy of the sequence, because
+the next chunk of that seat starts with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from hotseat.core.request import FinishReason, RequestId, SamplingParams
+
+__all__ = [
+    "Batch",
+    "Chunk",
+    "Deferral",
+    "NewBlocks",
+    "Preemption",
+    "RequestUpdate",
+    "Runner",
+    "SampledToken",
+    "Seating",
+    "StepOutput",
+    "TokenLogprobs",
+]
+
+
+class Chunk(NamedTuple):
+    """Tokens ``[start, end)`` of one request to compute in this step.
+
+    ``samples`` is true when the chunk reaches the end of the known tokens, so that a token is sampled
+    from its last row. It is a prefill chunk while ``end`` does not exceed the tokens that were known when
+    the request was seated, else a decode; runners need not care, attention looks at ``end - start``.
+    """
+
+    seat: int
+    request_id: RequestId
+    start: int
+    end: int
+    samples: bool
+    # False only when a full prefix hit recomputes its last token for the logits: its keys and values are
+    # in a shared block already, so nothing is written there.
+    writes_kv: bool = True
+
+
+class Seating(NamedTuple):
+    """A request takes a seat: all that a runner must know about it."""
+
+    seat: int
+    request_id: RequestId
+    token_ids: list[int]  # prompt and, when it resumes, the output so far; the runner copies it
+    num_prompt_tokens: int
+    block_ids: list[int]  # blocks allocated so far, in order; the runner copies it
+    params: SamplingParams
+    seed: int
+    eos_token_ids: frozenset[int]  # masked while fewer than params.min_tokens were sampled
+
+
+class NewBlocks(NamedTuple):
+    """Blocks appended to the table of a seat that was taken in an earlier batch."""
+
+    seat: int
+    block_ids: list[int]
+
+
+class Preemption(NamedTuple):
+    request_id: RequestId
+    cause: str  # e.g. "blocks: r7 needed 1, 0 free"
+
+
+class Deferral(NamedTuple):
+    request_id: RequestId
+    why: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """What to compute in one step, and what was decided on the way. Decode chunks come first.
+
+    ``admitted_ids`` … ``budget`` are for the step record only; a runner reads the fields above them.
+    """
+
+    step: int
+    chunks: list[Chunk]
+    seated: list[Seating] = field(default_factory=list)
+    new_blocks: list[NewBlocks] = field(default_factory=list)
+    released_ids: list[RequestId] = field(default_factory=list)  # ended or preempted since the last batch
+    num_tokens: int = 0  # sum of end - start
+    num_decodes: int = 0  # the first num_decodes chunks are decodes
+    admitted_ids: list[RequestId] = field(default_factory=list)
+    preempted: list[Preemption] = field(default_factory=list)
+    deferred: list[Deferral] = field(default_factory=list)  # with the reason, new or unchanged in this step
+    ended: list[RequestUpdate] = field(default_factory=list)  # ended by schedule() itself (outgrew the pool, timed out)
+    num_waiting: int = 0
+    blocks_used: int = 0
+    blocks_cached: int = 0
+    blocks_free: int = 0
+    budget: int = 0  # tokens offered to this step
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to compute."""
+        return bool(self.chunks)
+
+
+class TokenLogprobs(NamedTuple):
+    """Log-probabilities at one position (natural log, of the unmodified softmax at temperature 1)."""
+
+    token_id: int
+    logprob: float
+    rank: int  # 1 is the most probable
+    top: list[tuple[int, float]]  # (token id, logprob), most probable first
+
+
+class SampledToken(NamedTuple):
+    request_id: RequestId
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class StepOutput:
+    """What a runner returns: one entry per chunk with ``samples``, in batch order, less the failed ones."""
+
+    sampled: list[SampledToken]
+    # Requests that failed by themselves (for example: logits are not finite); the others are unharmed.
+    failed: dict[RequestId, str] = field(default_factory=dict)
+    # For requests with params.prompt_logprobs: one entry per prompt position computed in this
+    # step, for positions start+1 .. end of the prompt (position 0 has none).
+    prompt_logprobs: dict[RequestId, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestUpdate:
+    """News about one request after a step."""
+
+    request_id: RequestId
+    new_token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids when asked for
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None  # the stop_token_ids entry that ended it; None for EOS
+    error: str | None = None  # for FinishReason.ERROR
+    num_cached_tokens: int = 0
+
+
+class Runner(Protocol):
+    """Computes batches; owns the KV cache. Called from the engine thread only."""
+
+    def execute(self, batch: Batch) -> StepOutput:
+        """Compute all chunks of ``batch`` and sample where ``samples`` is set."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and memory; idempotent."""
+        ...

@@ -1,0 +1,32 @@
+"""Weights as they are stored, and their exact values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+__all__ = ["Weights", "WeightTensor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTensor:
+    """One tensor in its stored form, usually a view of a memory-mapped file.
+
+    ``kind`` is a GGML type name: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K.
+    ``data`` are the raw bytes, C-contiguous uint8[rows, bytes_per_row]; a vector has one row.
+    """
+
+    kind: str
+    shape: tuple[int, ...]  # [out_features, in_features] or [n]
+    data: np.ndarray  # uint8[rows, bytes_per_row]
+
+    def dequantize(self) -> np.ndarray:
+        """Return the exact values as float32, in ``shape``."""
+        raise NotImplementedError
+
+
+# Keys: MODEL_SLOTS, and f"layers.{i}.{slot}" for LAYER_SLOTS. Tied embeddings: "output" is absent.
+Weights: TypeAlias = Mapping[str, WeightTensor]
