@@ -1,0 +1,336 @@
+"""What a runner remembers of every seat, and one batch as flat arrays.
+
+Every array here is allocated once and never moves, so that a native step may keep the pointers; only the counts
+of ``FlatBatch`` change from step to step. The ragged arrays are the exception, see ``Ragged``.
+
+    chunks of a batch        seat 4, tokens [7, 8)    seat 0, tokens [0, 3)     (a decode, then a prefill)
+    token_ids, positions     t7                       t0 t1 t2                  one entry per row
+    query_start              0                        1                 4       rows of chunk c: [c], [c + 1)
+    context_lens             8                        3                         KV positions that the chunk sees
+    sample_rows              0                        3                         the last row of a chunk that samples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotseat.core.batch import Batch, Seating
+from hotseat.core.request import RequestId, SamplingParams
+from hotseat.runner.config import RunnerConfig
+
+__all__ = ["FlatBatch", "PromptSpan", "Ragged", "SeatSampling", "SeatTable"]
+
+Int32Array: TypeAlias = NDArray[np.int32]
+Float32Array: TypeAlias = NDArray[np.float32]
+UInt64Array: TypeAlias = NDArray[np.uint64]
+UInt8Array: TypeAlias = NDArray[np.uint8]
+
+_UINT64_MASK = (1 << 64) - 1
+_INT32_MAX = (1 << 31) - 1
+
+
+class PromptSpan(NamedTuple):
+    """Entries ``[begin, end)`` of ``prompt_rows`` that belong to one request."""
+
+    request_id: RequestId
+    begin: int
+    end: int
+    num_logprobs: int
+
+
+@dataclass(slots=True)
+class FlatBatch:
+    """One step, without padding. T rows, C chunks, S rows that sample, R rows for prompt logprobs."""
+
+    token_ids: Int32Array  # [max_num_batched_tokens], T in use
+    positions: Int32Array  # [max_num_batched_tokens], T in use
+    query_start: Int32Array  # [max_num_seqs + 1], C + 1 in use
+    seats: Int32Array  # [max_num_seqs], C in use
+    context_lens: Int32Array  # [max_num_seqs], C in use
+    writes_kv: UInt8Array  # [max_num_seqs], C in use; 0: keys and values of the chunk are in the cache already
+    sample_rows: Int32Array  # [max_num_seqs], S in use
+    sample_seats: Int32Array  # [max_num_seqs], S in use
+    prompt_rows: Int32Array  # [max_num_batched_tokens], R in use; never also a sample row
+    prompt_targets: Int32Array  # [max_num_batched_tokens], R in use; the token after the row: its logprob is wanted
+    prompt_num_logprobs: Int32Array  # [max_num_batched_tokens], R in use
+    num_tokens: int = 0  # T
+    num_chunks: int = 0  # C
+    num_samples: int = 0  # S
+    num_prompt_rows: int = 0  # R
+    sample_ids: list[RequestId] = field(default_factory=list)  # S
+    prompt_spans: list[PromptSpan] = field(default_factory=list)
+
+    @staticmethod
+    def allocate(max_num_seqs: int, max_num_batched_tokens: int) -> FlatBatch:
+        """Return empty arrays for the largest batch."""
+        per_row = [np.zeros(max_num_batched_tokens, np.int32) for _ in range(5)]
+        per_chunk = [np.zeros(max_num_seqs, np.int32) for _ in range(4)]
+        return FlatBatch(
+            token_ids=per_row[0],
+            positions=per_row[1],
+            query_start=np.zeros(max_num_seqs + 1, np.int32),
+            seats=per_chunk[0],
+            context_lens=per_chunk[1],
+            writes_kv=np.zeros(max_num_seqs, np.uint8),
+            sample_rows=per_chunk[2],
+            sample_seats=per_chunk[3],
+            prompt_rows=per_row[2],
+            prompt_targets=per_row[3],
+            prompt_num_logprobs=per_row[4],
+        )
+
+
+@dataclass(slots=True)
+class SeatSampling:
+    """Sampling parameters by seat, each array [max_num_seqs]; a field that is off has its neutral value."""
+
+    temperature: Float32Array  # below 1e-5: greedy
+    top_p: Float32Array  # 1: off
+    top_k: Int32Array  # 0: off
+    min_p: Float32Array  # 0: off
+    seed: UInt64Array
+    presence_penalty: Float32Array  # 0: off
+    frequency_penalty: Float32Array  # 0: off
+    repetition_penalty: Float32Array  # 1: off
+    min_tokens: Int32Array  # 0: off
+    num_logprobs: Int32Array  # -1: none wanted
+    num_prompt_logprobs: Int32Array  # -1: none wanted
+    has_penalties: UInt8Array  # 1: one of the three penalties is on
+
+    @staticmethod
+    def allocate(max_num_seqs: int) -> SeatSampling:
+        """Return arrays for ``max_num_seqs`` seats."""
+        floats = [np.zeros(max_num_seqs, np.float32) for _ in range(6)]
+        ints = [np.zeros(max_num_seqs, np.int32) for _ in range(4)]
+        return SeatSampling(
+            temperature=floats[0],
+            top_p=floats[1],
+            top_k=ints[0],
+            min_p=floats[2],
+            seed=np.zeros(max_num_seqs, np.uint64),
+            presence_penalty=floats[3],
+            frequency_penalty=floats[4],
+            repetition_penalty=floats[5],
+            min_tokens=ints[1],
+            num_logprobs=ints[2],
+            num_prompt_logprobs=ints[3],
+            has_penalties=np.zeros(max_num_seqs, np.uint8),
+        )
+
+    def set(self, seat: int, params: SamplingParams, seed: int) -> None:
+        """Take over the parameters of a request that sits down."""
+        self.temperature[seat] = params.temperature
+        self.top_p[seat] = params.top_p
+        self.top_k[seat] = min(max(params.top_k, 0), _INT32_MAX)
+        self.min_p[seat] = params.min_p
+        self.seed[seat] = seed & _UINT64_MASK
+        self.presence_penalty[seat] = params.presence_penalty
+        self.frequency_penalty[seat] = params.frequency_penalty
+        self.repetition_penalty[seat] = params.repetition_penalty
+        self.min_tokens[seat] = min(params.min_tokens, _INT32_MAX)
+        self.num_logprobs[seat] = -1 if params.logprobs is None else params.logprobs
+        self.num_prompt_logprobs[seat] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
+        self.has_penalties[seat] = (
+            params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
+        )
+
+
+class Ragged:
+    """Lists of token ids (and values) by seat: entries of seat s are ``[offsets[s], offsets[s + 1])``.
+
+    Hardly any request has such a list, so the arrays are rebuilt when one that has sits down or leaves, and
+    ``version`` grows: whoever keeps pointers compares it first.
+    """
+
+    __slots__ = ("_entries", "ids", "offsets", "values", "version")
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self._entries: dict[int, tuple[Sequence[int], Sequence[float]]] = {}
+        self.offsets: Int32Array = np.zeros(max_num_seqs + 1, np.int32)
+        self.ids: Int32Array = np.zeros(0, np.int32)
+        self.values: Float32Array = np.zeros(0, np.float32)
+        self.version = 0
+
+    def set(self, seat: int, ids: Sequence[int], values: Sequence[float] = ()) -> None:
+        """Replace the list of ``seat``; ``values`` are parallel to ``ids`` or absent."""
+        assert not values or len(values) == len(ids), "a value for each id"
+        if not ids and seat not in self._entries:
+            return
+        if ids:
+            self._entries[seat] = (ids, values)
+        else:
+            del self._entries[seat]
+        self._rebuild()
+
+    def of(self, seat: int) -> tuple[Int32Array, Float32Array]:
+        """Return ids and values of ``seat``; values are zeros where none were given."""
+        begin, end = self.offsets[seat], self.offsets[seat + 1]
+        return self.ids[begin:end], self.values[begin:end]
+
+    def _rebuild(self) -> None:
+        lengths = np.zeros(len(self.offsets) - 1, np.int32)
+        ids: list[int] = []
+        values: list[float] = []
+        for seat in sorted(self._entries):
+            seat_ids, seat_values = self._entries[seat]
+            lengths[seat] = len(seat_ids)
+            ids.extend(seat_ids)
+            values.extend(seat_values or [0.0] * len(seat_ids))
+        np.cumsum(lengths, out=self.offsets[1:])
+        self.ids = np.array(ids, np.int32)
+        self.values = np.array(values, np.float32)
+        self.version += 1
+
+
+class SeatTable:
+    """Apply batches to the seats: ``prepare`` before a step computes, ``commit`` after it sampled.
+
+    ``tokens[s, :num_tokens[s]]`` is the sequence of seat s, of which the first ``num_prompt_tokens[s]`` are
+    the prompt; ``block_tables[s]`` are its KV blocks in order.
+    """
+
+    def __init__(self, config: RunnerConfig) -> None:
+        seats = config.max_num_seqs
+        self.tokens: Int32Array = np.zeros((seats, config.max_model_len + 1), np.int32)
+        self.num_tokens: Int32Array = np.zeros(seats, np.int32)
+        self.num_prompt_tokens: Int32Array = np.zeros(seats, np.int32)
+        self.block_tables: Int32Array = np.zeros((seats, config.max_blocks_per_seq), np.int32)
+        self.capacity: Int32Array = np.zeros(seats, np.int32)  # tokens that the blocks of a seat hold
+        self.sampling = SeatSampling.allocate(seats)
+        self.logit_bias = Ragged(seats)
+        self.allowed_ids = Ragged(seats)  # when a seat has any, all others are masked
+        self.banned_ids = Ragged(seats)  # masked while fewer than min_tokens were sampled
+        self.flat = FlatBatch.allocate(seats, config.max_num_batched_tokens)
+        self._config = config
+        self._seat_of: dict[RequestId, int] = {}
+        self._seats_with_logprobs: set[int] = set()
+        self._seats_with_prompt_logprobs: set[int] = set()
+        self._flat_tokens: Int32Array = self.tokens.reshape(-1)  # a view
+        self._row_indices = np.arange(config.max_num_batched_tokens, dtype=np.int64)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Some seated request wants log-probabilities of what it samples."""
+        return bool(self._seats_with_logprobs)
+
+    def prepare(self, batch: Batch) -> FlatBatch:
+        """Take over who leaves, sits down and grows, and flatten the chunks."""
+        self._apply(batch)
+        self._flatten(batch)
+        return self.flat
+
+    def commit(self, sampled_ids: Int32Array) -> None:
+        """Append the token that each sampling chunk of the last batch sampled; ``sampled_ids``: int32[S]."""
+        seats = self.flat.sample_seats[: self.flat.num_samples]
+        ends = self.num_tokens[seats]
+        self.tokens[seats, ends] = sampled_ids
+        self.num_tokens[seats] = ends + 1
+
+    def _apply(self, batch: Batch) -> None:
+        for request_id in batch.released_ids:
+            self._release(request_id)
+        for seating in batch.seated:
+            self._seat(seating)
+        for seat, block_ids in batch.new_blocks:
+            self._append_blocks(seat, block_ids)
+
+    def _release(self, request_id: RequestId) -> None:
+        seat = self._seat_of.pop(request_id, None)
+        if seat is None:  # it ended before its first batch
+            return
+        self.num_tokens[seat] = self.capacity[seat] = 0
+        for ragged in (self.logit_bias, self.allowed_ids, self.banned_ids):
+            ragged.set(seat, ())
+        self._seats_with_logprobs.discard(seat)
+        self._seats_with_prompt_logprobs.discard(seat)
+
+    def _seat(self, seating: Seating) -> None:
+        seat, params, num_tokens = seating.seat, seating.params, len(seating.token_ids)
+        assert self.capacity[seat] == 0, f"seat {seat} is taken"
+        assert 0 < num_tokens <= self._config.max_model_len, f"{num_tokens} tokens do not fit in a seat"
+        self._seat_of[seating.request_id] = seat
+        self.tokens[seat, :num_tokens] = seating.token_ids
+        self.num_tokens[seat] = num_tokens
+        self.num_prompt_tokens[seat] = seating.num_prompt_tokens
+        self._append_blocks(seat, seating.block_ids)
+        self.sampling.set(seat, params, seating.seed)
+        self.logit_bias.set(seat, [id_ for id_, _ in params.logit_bias], [value for _, value in params.logit_bias])
+        self.allowed_ids.set(seat, params.allowed_token_ids or ())
+        banned = seating.eos_token_ids.union(params.stop_token_ids) if params.min_tokens > 0 else ()
+        self.banned_ids.set(seat, sorted(banned))
+        if params.logprobs is not None:
+            self._seats_with_logprobs.add(seat)
+        if params.prompt_logprobs is not None:
+            self._seats_with_prompt_logprobs.add(seat)
+
+    def _append_blocks(self, seat: int, block_ids: list[int]) -> None:
+        block_size = self._config.block_size
+        begin = int(self.capacity[seat]) // block_size
+        end = begin + len(block_ids)
+        assert end <= self.block_tables.shape[1], f"seat {seat} has more blocks than the longest sequence"
+        self.block_tables[seat, begin:end] = block_ids
+        self.capacity[seat] = end * block_size
+
+    def _flatten(self, batch: Batch) -> None:
+        flat = self.flat
+        flat.num_tokens = flat.num_chunks = flat.num_samples = flat.num_prompt_rows = 0
+        flat.sample_ids, flat.prompt_spans = [], []
+        if not batch.chunks:
+            return
+        seats_column, request_ids, starts_column, ends_column, samples, writes_kv = zip(*batch.chunks, strict=True)
+        num_chunks = len(seats_column)
+        seats = _int64s(seats_column)
+        starts = _int64s(starts_column)
+        ends = _int64s(ends_column)
+        assert (ends <= np.minimum(self.num_tokens[seats], self.capacity[seats])).all(), "a chunk exceeds its seat"
+        query_start = self._flatten_rows(seats, starts, ends)
+        flat.num_chunks = num_chunks
+        flat.seats[:num_chunks] = seats
+        flat.context_lens[:num_chunks] = ends
+        flat.writes_kv[:num_chunks] = writes_kv
+        sampling = np.flatnonzero(samples)
+        flat.num_samples = num_samples = len(sampling)
+        flat.sample_rows[:num_samples] = query_start[sampling + 1] - 1
+        flat.sample_seats[:num_samples] = seats[sampling]
+        flat.sample_ids = list(compress(request_ids, samples))
+        if self._seats_with_prompt_logprobs:
+            self._flatten_prompt_rows(batch)
+
+    def _flatten_rows(self, seats: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Int32Array:
+        """Fill token_ids, positions and query_start; return the part of the last that is in use."""
+        flat = self.flat
+        lengths = ends - starts
+        query_start = flat.query_start[: len(seats) + 1]
+        np.cumsum(lengths, out=query_start[1:])
+        flat.num_tokens = num_tokens = int(query_start[-1])
+        assert num_tokens <= len(flat.token_ids), f"{num_tokens} tokens are more than a step may compute"
+        positions = np.repeat(starts - query_start[:-1], lengths) + self._row_indices[:num_tokens]
+        flat.positions[:num_tokens] = positions
+        flat.token_ids[:num_tokens] = self._flat_tokens[np.repeat(seats * self.tokens.shape[1], lengths) + positions]
+        return query_start
+
+    def _flatten_prompt_rows(self, batch: Batch) -> None:
+        """List the rows whose next token is in the prompt, for requests that want their logprobs."""
+        flat = self.flat
+        for index, chunk in enumerate(batch.chunks):
+            num_rows = min(chunk.end, int(self.num_prompt_tokens[chunk.seat]) - 1) - chunk.start
+            if chunk.seat not in self._seats_with_prompt_logprobs or num_rows <= 0:
+                continue
+            num_logprobs = int(self.sampling.num_prompt_logprobs[chunk.seat])
+            begin, end = flat.num_prompt_rows, flat.num_prompt_rows + num_rows
+            first_row = int(flat.query_start[index])
+            flat.prompt_rows[begin:end] = range(first_row, first_row + num_rows)
+            flat.prompt_targets[begin:end] = self.tokens[chunk.seat, chunk.start + 1 : chunk.start + 1 + num_rows]
+            flat.prompt_num_logprobs[begin:end] = num_logprobs
+            flat.prompt_spans.append(PromptSpan(chunk.request_id, begin, end, num_logprobs))
+            flat.num_prompt_rows = end
+
+
+def _int64s(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(values, np.int64)
