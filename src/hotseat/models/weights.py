@@ -8,7 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Weights", "WeightTensor"]
+from hotseat.models.dequantize import dequantize_rows
+
+__all__ = ["WeightTensor", "Weights"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class WeightTensor:
 
     def dequantize(self) -> np.ndarray:
         """Return the exact values as float32, in ``shape``."""
-        raise NotImplementedError
+        return dequantize_rows(self.kind, self.data).reshape(self.shape)
 
 
 # Keys: MODEL_SLOTS, and f"layers.{i}.{slot}" for LAYER_SLOTS. Tied embeddings: "output" is absent.
