@@ -10,7 +10,7 @@ import numpy as np
 from hotseat.core.batch import SampledToken, StepOutput, TokenLogprobs
 from hotseat.core.request import MAX_LOGPROBS, RequestId
 from hotseat.runner.config import RunnerConfig
-from hotseat.runner.seats import FlatBatch, Float32Array, Int32Array, SeatTable, UInt8Array
+from hotseat.runner.seats import FlatBatch, Float32Array, Int32Array, PromptSpan, SeatTable, UInt8Array
 
 __all__ = ["LogprobRows", "SampleStatus", "StepResults"]
 
@@ -31,7 +31,10 @@ _FAILURES = {
 
 @dataclass(slots=True)
 class LogprobRows:
-    """Log-probabilities of ``num_rows`` rows; of the top arrays as many columns are in use as were asked for."""
+    """Log-probabilities of ``num_rows`` rows; of the top arrays as many columns are in use as were asked for.
+
+    A row whose logits are not finite has a NaN ``logprob``.
+    """
 
     logprob: Float32Array  # [num_rows], of the chosen token
     rank: Int32Array  # [num_rows], of the chosen token
@@ -84,13 +87,17 @@ class StepResults:
             failed = {
                 flat.sample_ids[i]: _FAILURES[SampleStatus(self.status[i])] for i in np.flatnonzero(self.status[:count])
             }
+        for span in flat.prompt_spans:
+            if not np.isfinite(self.prompt.logprob[span.begin : span.end]).all():
+                failed[span.request_id] = _FAILURES[SampleStatus.NOT_FINITE]
         if table.wants_logprobs:
             sampled = self._sampled_with_logprobs(flat, table, token_ids)
         else:
             sampled = list(map(SampledToken, flat.sample_ids, token_ids))
         if failed:
             sampled = [token for token in sampled if token.request_id not in failed]
-        return StepOutput(sampled=sampled, failed=failed, prompt_logprobs=self._prompt_logprobs(flat))
+        prompt_logprobs = {span.request_id: self._span(span, flat) for span in flat.prompt_spans}
+        return StepOutput(sampled=sampled, failed=failed, prompt_logprobs=prompt_logprobs)
 
     def _sampled_with_logprobs(self, flat: FlatBatch, table: SeatTable, token_ids: list[int]) -> list[SampledToken]:
         wanted = table.sampling.num_logprobs[flat.sample_seats[: flat.num_samples]].tolist()
@@ -99,11 +106,7 @@ class StepResults:
             for row, (id_, token_id, num_top) in enumerate(zip(flat.sample_ids, token_ids, wanted, strict=True))
         ]
 
-    def _prompt_logprobs(self, flat: FlatBatch) -> dict[RequestId, list[TokenLogprobs]]:
-        targets = flat.prompt_targets
-        return {
-            span.request_id: [
-                self.prompt.entry(row, int(targets[row]), span.num_logprobs) for row in range(span.begin, span.end)
-            ]
-            for span in flat.prompt_spans
-        }
+    def _span(self, span: PromptSpan, flat: FlatBatch) -> list[TokenLogprobs]:
+        targets = flat.prompt_targets[span.begin : span.end].tolist()
+        rows = range(span.begin, span.end)
+        return [self.prompt.entry(row, target, span.num_logprobs) for row, target in zip(rows, targets, strict=True)]

@@ -192,10 +192,10 @@ class SeatTable:
     """Apply batches to the seats: ``prepare`` before a step computes, ``commit`` after it sampled.
 
     ``tokens[s, :num_tokens[s]]`` is the sequence of seat s, of which the first ``num_prompt_tokens[s]`` are
-    the prompt; ``block_tables[s]`` are its KV blocks in order.
+    the prompt; ``block_tables[s]`` are its KV blocks in order. No token id here is outside of the vocabulary.
     """
 
-    def __init__(self, config: RunnerConfig) -> None:
+    def __init__(self, config: RunnerConfig, vocab_size: int) -> None:
         seats = config.max_num_seqs
         self.tokens: Int32Array = np.zeros((seats, config.max_model_len + 1), np.int32)
         self.num_tokens: Int32Array = np.zeros(seats, np.int32)
@@ -208,6 +208,7 @@ class SeatTable:
         self.banned_ids = Ragged(seats)  # masked while fewer than min_tokens were sampled
         self.flat = FlatBatch.allocate(seats, config.max_num_batched_tokens)
         self._config = config
+        self._vocab_size = vocab_size
         self._seat_of: dict[RequestId, int] = {}
         self._seats_with_logprobs: set[int] = set()
         self._seats_with_prompt_logprobs: set[int] = set()
@@ -255,19 +256,28 @@ class SeatTable:
         assert self.capacity[seat] == 0, f"seat {seat} is taken"
         assert 0 < num_tokens <= self._config.max_model_len, f"{num_tokens} tokens do not fit in a seat"
         self._seat_of[seating.request_id] = seat
-        self.tokens[seat, :num_tokens] = seating.token_ids
+        token_ids = self.tokens[seat, :num_tokens]
+        token_ids[:] = seating.token_ids
+        assert token_ids.min() >= 0 and token_ids.max() < self._vocab_size, "a token id is not in the vocabulary"
         self.num_tokens[seat] = num_tokens
         self.num_prompt_tokens[seat] = seating.num_prompt_tokens
         self._append_blocks(seat, seating.block_ids)
         self.sampling.set(seat, params, seating.seed)
-        self.logit_bias.set(seat, [id_ for id_, _ in params.logit_bias], [value for _, value in params.logit_bias])
-        self.allowed_ids.set(seat, params.allowed_token_ids or ())
-        banned = seating.eos_token_ids.union(params.stop_token_ids) if params.min_tokens > 0 else ()
-        self.banned_ids.set(seat, sorted(banned))
+        self._set_lists(seat, params, seating.eos_token_ids)
         if params.logprobs is not None:
             self._seats_with_logprobs.add(seat)
         if params.prompt_logprobs is not None:
             self._seats_with_prompt_logprobs.add(seat)
+
+    def _set_lists(self, seat: int, params: SamplingParams, eos_token_ids: frozenset[int]) -> None:
+        bias = [(id_, value) for id_, value in params.logit_bias if self._is_token(id_)]
+        self.logit_bias.set(seat, [id_ for id_, _ in bias], [value for _, value in bias])
+        self.allowed_ids.set(seat, [id_ for id_ in params.allowed_token_ids or () if self._is_token(id_)])
+        banned = eos_token_ids.union(params.stop_token_ids) if params.min_tokens > 0 else ()
+        self.banned_ids.set(seat, sorted(id_ for id_ in banned if self._is_token(id_)))
+
+    def _is_token(self, id_: int) -> bool:
+        return 0 <= id_ < self._vocab_size
 
     def _append_blocks(self, seat: int, block_ids: list[int]) -> None:
         block_size = self._config.block_size
