@@ -258,7 +258,7 @@ class SeatTable:
         self._seat_of[seating.request_id] = seat
         token_ids = self.tokens[seat, :num_tokens]
         token_ids[:] = seating.token_ids
-        assert token_ids.min() >= 0 and token_ids.max() < self._vocab_size, "a token id is not in the vocabulary"
+        assert token_ids.view(np.uint32).max() < self._vocab_size, "a token id is not in the vocabulary"
         self.num_tokens[seat] = num_tokens
         self.num_prompt_tokens[seat] = seating.num_prompt_tokens
         self._append_blocks(seat, seating.block_ids)
