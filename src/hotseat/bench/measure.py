@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Distribution", "RequestResult", "Summary", "percentile", "summarize"]
+__all__ = ["Distribution", "Measurement", "RequestResult", "Summary", "percentile", "summarize"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +104,17 @@ class Summary:
     itl: Distribution
     e2e: Distribution
     counted_by_server: bool  # false: the server sent no usage for some request, whose chunks were counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A finished run."""
+
+    model: str
+    server: dict[str, object]
+    started_at: str  # local time, ISO 8601
+    results: list[RequestResult]
+    summary: Summary
 
 
 def summarize(results: Sequence[RequestResult], duration_s: float) -> Summary:

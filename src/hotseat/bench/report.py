@@ -10,13 +10,10 @@ import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hotseat.bench.config import BenchConfig
+from hotseat.bench.measure import Measurement
 from hotseat.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hotseat.bench.serve import Measurement
 
 __all__ = ["Machine", "describe_machine", "format_table", "write_json"]
 

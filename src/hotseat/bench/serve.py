@@ -6,33 +6,21 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 from tqdm import tqdm
 
 from hotseat.bench.config import BenchConfig
 from hotseat.bench.http_client import HttpClient
-from hotseat.bench.measure import RequestResult, Summary, summarize
+from hotseat.bench.measure import Measurement, RequestResult, Summary, summarize
 from hotseat.bench.report import describe_machine, format_table, write_json
 from hotseat.bench.stream import ChunkReader
 from hotseat.bench.workload import Prompt, arrival_times, make_prompts
 from hotseat.errors import ConfigError, HotseatError
 
-__all__ = ["Measurement", "measure", "run"]
+__all__ = ["measure", "run"]
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """A finished run."""
-
-    model: str
-    server: dict[str, object]
-    started_at: str  # local time, ISO 8601
-    results: list[RequestResult]
-    summary: Summary
 
 
 def run(config: BenchConfig, *, command: str) -> int:

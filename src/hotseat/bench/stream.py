@@ -15,7 +15,7 @@ class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
+    tool_calls: list[object] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -45,7 +45,7 @@ class _Usage(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: object = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -89,7 +89,8 @@ class ChunkReader:
             result.error = f"an event is not a completion chunk: {error}"
             return
         if chunk.error:
-            result.error = f"error in the stream: {bytes(chunk.error).decode(errors='replace')[:200]}"
+            message = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
+            result.error = f"error in the stream: {str(message)[:200]}"
         for choice in chunk.choices:
             if choice.carries_output():
                 result.chunk_times.append(now)

@@ -55,7 +55,7 @@ class LengthDistribution:
                 first, _, last = text.partition("-")
                 low, high = int(first), int(last or first)
                 result = cls(low=low, high=high, mean=(low + high) / 2)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ConfigError(f"{option} must look like 128, 32-512 or 160~0.5, not {text!r}") from None
         if not (1 <= result.low <= result.high and result.mean >= 1 and (result.sigma is None or result.sigma > 0)):
             raise ConfigError(f"{option} must hold lengths of 1 or more, smaller first, not {text!r}")
