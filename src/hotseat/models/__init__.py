@@ -2,3 +2,28 @@
 
 Must not know: requests, batches, kernels, HTTP.
 """
+
+from hotseat.models.catalog import DEFAULT_MODEL, CatalogModel, cached_path, default_cache_dir, ensure_model
+from hotseat.models.load import load
+from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
+from hotseat.models.spec import LAYER_SLOTS, MODEL_SLOTS, DecoderSpec, RopeSpec, slot_shapes
+from hotseat.models.weights import Weights, WeightTensor
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "LAYER_SLOTS",
+    "MODEL_SLOTS",
+    "CatalogModel",
+    "DecoderSpec",
+    "GenerationConfig",
+    "LoadedModel",
+    "RopeSpec",
+    "TokenizerSource",
+    "WeightTensor",
+    "Weights",
+    "cached_path",
+    "default_cache_dir",
+    "ensure_model",
+    "load",
+    "slot_shapes",
+]

@@ -101,13 +101,15 @@ def _q4_1(blocks: Blocks) -> Values:
 
 
 def _q5_0(blocks: Blocks) -> Values:
-    values = _nibbles(blocks["low"], 16) | _fifth_bits(blocks["high"])
-    return _column(blocks, "d") * (values.view(np.int8) - np.int8(16)).astype(np.float32)
+    quants = _nibbles(blocks["low"], 16) | _fifth_bits(blocks["high"])
+    values: Values = _column(blocks, "d") * (quants.view(np.int8) - np.int8(16)).astype(np.float32)
+    return values
 
 
 def _q5_1(blocks: Blocks) -> Values:
-    values = _nibbles(blocks["low"], 16) | _fifth_bits(blocks["high"])
-    return _column(blocks, "d") * values.astype(np.float32) + _column(blocks, "m")
+    quants = _nibbles(blocks["low"], 16) | _fifth_bits(blocks["high"])
+    values: Values = _column(blocks, "d") * quants.astype(np.float32) + _column(blocks, "m")
+    return values
 
 
 def _k_scales(blocks: Blocks) -> tuple[np.ndarray, np.ndarray]:

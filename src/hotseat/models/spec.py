@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["LAYER_SLOTS", "MODEL_SLOTS", "DecoderSpec", "RopeSpec"]
+__all__ = ["LAYER_SLOTS", "MODEL_SLOTS", "DecoderSpec", "RopeSpec", "slot_shapes"]
 
 # Names of weights. Matrices are [out_features, in_features]; q and k rows are in rotate-half order
 # (dimension i pairs with i + head_dim/2), whatever the file used.
@@ -54,3 +54,26 @@ class DecoderSpec:
     max_position_embeddings: int  # context length after rope scaling
     tie_word_embeddings: bool
     metadata: dict[str, str] = field(default_factory=dict)  # name, licence …: for people, not for kernels
+
+
+def slot_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every weight that a model of this spec has."""
+    q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    layer: dict[str, tuple[int, ...]] = {
+        "attention_norm": (spec.hidden_size,),
+        "q": (q_size, spec.hidden_size),
+        "k": (kv_size, spec.hidden_size),
+        "v": (kv_size, spec.hidden_size),
+        "attention_output": (spec.hidden_size, q_size),
+        "mlp_norm": (spec.hidden_size,),
+        "gate": (spec.intermediate_size, spec.hidden_size),
+        "up": (spec.intermediate_size, spec.hidden_size),
+        "down": (spec.hidden_size, spec.intermediate_size),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"token_embedding": (spec.vocab_size, spec.hidden_size)}
+    for i in range(spec.num_layers):
+        shapes |= {f"layers.{i}.{slot}": layer[slot] for slot in LAYER_SLOTS}
+    shapes["output_norm"] = (spec.hidden_size,)
+    if not spec.tie_word_embeddings:
+        shapes["output"] = (spec.vocab_size, spec.hidden_size)
+    return shapes

@@ -1,0 +1,53 @@
+"""What loading a model returns: everything that a runner, a tokenizer and a sampler need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hotseat.models.spec import DecoderSpec
+from hotseat.models.weights import Weights
+
+__all__ = ["GenerationConfig", "LoadedModel", "TokenizerSource"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerSource:
+    """Where the tokenizer comes from.
+
+    ``tokenizer.json``: a file at ``path``; ``config`` is the content of tokenizer_config.json (empty when absent).
+    ``gguf``: ``metadata`` holds the file's ``tokenizer.*`` pairs under their own names, as plain Python values.
+    """
+
+    kind: Literal["tokenizer.json", "gguf"]
+    path: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """The model's own defaults for generation; ``None`` where it has none."""
+
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model that is ready to be given to a runner; its weights are views of memory-mapped files."""
+
+    name: str
+    spec: DecoderSpec
+    weights: Weights
+    tokenizer_source: TokenizerSource
+    chat_template: str | None
+    generation_config: GenerationConfig
+    path: Path
