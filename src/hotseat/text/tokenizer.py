@@ -1,0 +1,163 @@
+"""Text to token ids and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from hotseat.errors import InvalidRequestError, ModelError
+from hotseat.text.detokenizer import Detokenizer
+from hotseat.text.gguf_vocabulary import GgufVocabulary
+from hotseat.text.token_bytes import TokenBytes, decoding_rule
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer:
+    """A model's tokenizer. It never changes after it is made, so any thread may use it."""
+
+    __slots__ = (
+        "_after",
+        "_backend",
+        "_before",
+        "_bytes",
+        "_post_processes",
+        "_special_ids",
+        "_visible_bytes",
+        "special_tokens",
+    )
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens: Mapping[str, str],
+        *,
+        adds_bos: bool | None = None,
+        adds_eos: bool | None = None,
+    ) -> None:
+        """Wrap ``backend``; ``special_tokens`` maps roles (``bos_token``, ``eos_token`` …) to the tokens' spellings.
+
+        ``adds_bos`` and ``adds_eos`` say what goes around a plain text; when both are ``None``, the backend's own
+        post-processor decides.
+        """
+        backend.no_truncation()
+        backend.no_padding()
+        decoder = backend.decoder
+        rule = decoding_rule(None if decoder is None else json.loads(decoder.__getstate__()))
+        self._backend = backend
+        self.special_tokens = dict(special_tokens)
+        added = backend.get_added_tokens_decoder()
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._bytes = TokenBytes(backend.id_to_token, rule)
+        self._visible_bytes = TokenBytes(backend.id_to_token, rule, hidden=self._special_ids)
+        self._post_processes = adds_bos is None and adds_eos is None
+        self._before = [self.bos_token_id] if adds_bos and self.bos_token_id is not None else []
+        self._after = [self.eos_token_id] if adds_eos and self.eos_token_id is not None else []
+
+    @classmethod
+    def from_file(cls, path: str | Path, tokenizer_config: Mapping[str, Any] | None = None) -> Tokenizer:
+        """Read a tokenizer.json, and what its tokenizer_config.json adds to it.
+
+        Raises ModelError when the file cannot be read, UnsupportedModelError when its decoder is not supported.
+        """
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise ModelError(f"cannot read the tokenizer {path}: {error}") from error
+        config = tokenizer_config or {}
+        special_tokens = _special_tokens_of_config(config)
+        known = [token for token in special_tokens.values() if backend.token_to_id(token) is not None]
+        backend.add_special_tokens(known)  # a role makes a token special, whatever tokenizer.json says
+        return cls(backend, special_tokens, adds_bos=config.get("add_bos_token"), adds_eos=config.get("add_eos_token"))
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Rebuild the tokenizer that a GGUF file describes in its ``tokenizer.ggml.*`` keys.
+
+        Raises UnsupportedModelError for a kind that is not known, naming those that are, and ModelError for metadata
+        that contradict themselves.
+        """
+        vocabulary = GgufVocabulary(metadata)
+        return cls(
+            vocabulary.build(), vocabulary.special_tokens, adds_bos=vocabulary.adds_bos, adds_eos=vocabulary.adds_eos
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id."""
+        added = self._backend.get_added_tokens_decoder()
+        return max(self._backend.get_vocab_size(), 1 + max(added, default=-1))
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, if the model has one."""
+        return self._id_of("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text, if the model has one; the model's generation_config may list more."""
+        return self._id_of("eos_token")
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of ``text``. Special tokens that are spelled out in it are recognised.
+
+        ``add_special_tokens`` adds what the model wants around a plain text (mostly a BOS). A chat template writes
+        these itself: encode its output without. A text that is rendered elsewhere and begins with a BOS gets no second
+        one. Runs without the GIL, so a thread pool keeps long prompts off the event loop.
+        """
+        own = add_special_tokens and not self._post_processes
+        try:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens and not own).ids
+        except TypeError as error:
+            raise InvalidRequestError(
+                "the text contains a lone surrogate, which is not a character", param="prompt"
+            ) from error
+        if own:
+            ids = [*self._before, *ids, *self._after]
+        if add_special_tokens and len(ids) > 1 and ids[0] == ids[1] == self.bos_token_id:
+            return ids[1:]
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of ``ids``; ids outside the vocabulary have none, broken bytes become U+FFFD.
+
+        As the ``tokenizers`` library decodes, but for one case: in a run of SentencePiece byte tokens that is broken
+        somewhere, the whole characters are kept, as SentencePiece does, where the library gives up the whole run.
+        """
+        stream = self.detokenizer(skip_special_tokens=skip_special_tokens)
+        return stream.add(ids) + stream.flush()
+
+    def detokenizer(self, prompt_ids: Iterable[int] = (), skip_special_tokens: bool = True) -> Detokenizer:
+        """Return an incremental ``decode`` for a stream that continues ``prompt_ids``."""
+        return Detokenizer(self._visible_bytes if skip_special_tokens else self._bytes, prompt_ids=prompt_ids)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return what the token adds to a text, which may be part of a character."""
+        return self._bytes[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """Return the token for display, with U+FFFD where it is part of a character."""
+        return self._bytes[token_id].decode(errors="replace")
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is a control token (such as BOS), which is no part of the text."""
+        return token_id in self._special_ids
+
+    def _id_of(self, role: str) -> int | None:
+        token = self.special_tokens.get(role)
+        return None if token is None else self._backend.token_to_id(token)
+
+
+def _special_tokens_of_config(config: Mapping[str, Any]) -> dict[str, str]:
+    """Read the tokens with a role; each is a string or an object with ``content``."""
+    tokens = {}
+    for role in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        token = config.get(role)
+        content = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(content, str):
+            tokens[role] = content
+    return tokens
