@@ -1,0 +1,225 @@
+"""Every operation of a decoder-only transformer, defined in NumPy; the native kernels follow these definitions.
+
+All values are float32. T rows, H query heads, G key/value heads, D head size, K in and N out features.
+
+The bits of a row never depend on its neighbours: a matrix product always runs over ``ROW_TILE`` rows (padded with
+zeros), so that BLAS adds in the same order whatever the batch is, and attention adds over tiles at fixed
+absolute positions. So the golden tests hold bitwise for this runner as for the native one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotseat.models.spec import RopeSpec
+
+__all__ = [
+    "Array",
+    "attention",
+    "bf16_bits",
+    "bf16_values",
+    "block_hadamard",
+    "hadamard_width",
+    "linear",
+    "linear_int8",
+    "quantize_rows",
+    "rms_norm",
+    "rope",
+    "rope_table",
+    "round_to_bf16",
+    "swiglu",
+]
+
+Array: TypeAlias = NDArray[np.float32]
+
+ROW_TILE = 16
+KV_TILE = 128
+MAX_HADAMARD_WIDTH = 64
+SMALLEST_ROW = np.float32(1e-30)  # rows below are quantised to zeros
+# Products of two 7-bit integers summed over so many are below 2**24: float32 BLAS adds them exactly.
+_EXACT_SUM_LENGTH = 1024
+
+
+def rms_norm(
+    x: Array,  # [T, K]
+    weight: Array,  # [K]
+    eps: float,
+) -> Array:  # [T, K]
+    """Return ``x * (1 / sqrt(mean(x**2) + eps)) * weight``."""
+    mean_square: Array = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
+    inverse: Array = np.float32(1) / np.sqrt(mean_square + np.float32(eps))
+    return x * inverse * weight
+
+
+def linear(
+    x: Array,  # [T, K]
+    weight: Array,  # [N, K]
+) -> Array:  # [T, N]
+    """Return ``x @ weight.T``."""
+    rows, in_features = x.shape
+    num_tiles = -(-rows // ROW_TILE)
+    padded = np.zeros((num_tiles * ROW_TILE, in_features), np.float32)
+    padded[:rows] = x
+    tiles: Array = np.matmul(padded.reshape(num_tiles, ROW_TILE, in_features), weight.T)
+    return tiles.reshape(num_tiles * ROW_TILE, len(weight))[:rows]
+
+
+def swiglu(
+    gate: Array,  # [T, N]
+    up: Array,  # [T, N]
+) -> Array:  # [T, N]
+    """Return ``gate * sigmoid(gate) * up``."""
+    with np.errstate(over="ignore"):  # exp of a very negative gate is inf, the quotient then 0, as it should
+        activated: Array = gate / (1 + np.exp(-gate))
+    return activated * up
+
+
+def rope_table(spec: RopeSpec, num_positions: int) -> tuple[Array, Array]:  # [num_positions, D / 2] each
+    """Return cosines and sines, times the attention factor.
+
+    The angle is a float32 product (as in transformers), its cosine and sine are taken in float64 and rounded.
+    """
+    frequencies = np.array(spec.inverse_frequencies, np.float32)
+    angles = np.arange(num_positions, dtype=np.float32)[:, None] * frequencies
+    factor = np.float32(spec.attention_factor)
+    cos, sin = np.cos(angles.astype(np.float64)), np.sin(angles.astype(np.float64))
+    return cos.astype(np.float32) * factor, sin.astype(np.float32) * factor
+
+
+def rope(
+    x: Array,  # [T, heads, D]
+    cos: Array,  # [T, D / 2]
+    sin: Array,  # [T, D / 2]
+) -> Array:  # [T, heads, D]
+    """Rotate each pair ``(x[i], x[i + D/2])`` by its angle (the rotate-half convention)."""
+    first, second = np.split(x, 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def attention(
+    q: Array,  # [T, H, D], rows of one sequence at positions start, start + 1, …
+    k: Array,  # [start + T, G, D]
+    v: Array,  # [start + T, G, D]
+    start: int,
+) -> Array:  # [T, H, D]
+    """Attend causally: softmax(q·k / sqrt(D)) · v over positions up to the row's own.
+
+    Query head h reads key/value head ``h // (H / G)``. The maximum is exact, the sum of exponentials and the
+    weighted sum of values are added within tiles of ``KV_TILE`` positions, then over the tiles in order.
+    """
+    num_rows, num_heads, head_dim = q.shape
+    num_kv_heads = k.shape[1]
+    num_tiles = -(-len(k) // KV_TILE)
+    k_tiles, v_tiles = (_kv_tiles(x, num_tiles) for x in (k, v))  # [tiles, 1, G, KV_TILE, D]
+    grouped = q.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    scores = np.stack([np.matmul(grouped, tile.swapaxes(-1, -2)) for tile in k_tiles])  # [tiles, T, G, H/G, KV_TILE]
+    scores *= np.float32(1 / np.sqrt(np.float64(head_dim)))
+    key_positions = np.arange(num_tiles * KV_TILE).reshape(num_tiles, 1, KV_TILE)
+    is_hidden = key_positions > (start + np.arange(num_rows))[:, None]  # [tiles, T, KV_TILE]
+    np.copyto(scores, np.float32(-np.inf), where=is_hidden[:, :, None, None, :])
+    largest = scores.max(axis=(0, -1), keepdims=True)
+    weights = np.exp(scores - largest)
+    total = np.zeros(grouped.shape[:-1], np.float32)
+    output: Array = np.zeros_like(grouped)
+    for tile_weights, tile_values in zip(weights, v_tiles, strict=True):
+        total += tile_weights.sum(axis=-1)
+        output += np.matmul(tile_weights, tile_values)
+    output /= total[..., None]
+    return output.reshape(num_rows, num_heads, head_dim)
+
+
+def _kv_tiles(
+    x: Array,  # [positions, G, D]
+    num_tiles: int,
+) -> Array:  # [num_tiles, 1, G, KV_TILE, D]
+    """Cut keys or values into tiles of positions, the last one padded with zeros."""
+    num_positions, num_kv_heads, head_dim = x.shape
+    padded = np.zeros((num_tiles * KV_TILE, num_kv_heads, head_dim), np.float32)
+    padded[:num_positions] = x
+    tiles = padded.reshape(num_tiles, 1, KV_TILE, num_kv_heads, head_dim)
+    return np.ascontiguousarray(tiles.swapaxes(2, 3))
+
+
+# bf16: the upper half of a float32, rounded half to even
+
+
+def bf16_bits(x: Array) -> NDArray[np.uint16]:
+    """Return the bf16 encoding of ``x``, rounded half to even; a NaN stays a NaN."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.where(is_nan, np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def bf16_values(bits: NDArray[np.uint16]) -> Array:
+    """Return the float32 values that bf16 ``bits`` stand for."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def round_to_bf16(x: Array) -> Array:
+    """Return ``x`` rounded to the nearest bf16 values."""
+    return bf16_values(bf16_bits(x))
+
+
+# int8: y = (x_q @ w_q.T) * x_scale * w_scale, both sides rotated before they are quantised
+
+
+def hadamard_width(in_features: int) -> int:
+    """Return the width of the blocks that are rotated: the largest power of two up to 64 that divides K."""
+    return min(in_features & -in_features, MAX_HADAMARD_WIDTH)
+
+
+def block_hadamard(
+    x: Array,  # [rows, K]
+    width: int,
+) -> Array:  # [rows, K]
+    """Multiply each block of ``width`` values by the normalised Hadamard matrix in Sylvester's order.
+
+    ``log2(width)`` stages in place, for strides 1, 2, 4 …: ``(a, b) → (a + b, a - b)``; then one
+    multiplication by float32(1 / sqrt(width)). The transform is orthogonal and its own inverse, so the product
+    of a rotated row and a rotated weight is that of the originals. (QuaRot, Ashkboos et al. 2024.)
+    """
+    result = x.copy()
+    stride = 1
+    while stride < width:
+        pairs = result.reshape(-1, 2, stride)
+        first, second = pairs[:, 0].copy(), pairs[:, 1].copy()
+        pairs[:, 0], pairs[:, 1] = first + second, first - second
+        stride *= 2
+    result *= np.float32(1 / np.sqrt(np.float64(width)))
+    return result
+
+
+def quantize_rows(
+    x: Array,  # [rows, K]
+) -> tuple[Array, Array]:  # integers in [-127, 127] kept as float32 [rows, K], scales [rows]
+    """Quantise each row symmetrically: scale = max|x| / 127, q = round_half_to_even(x * (127 / max|x|)).
+
+    Both quotients are float32. A row with max|x| below 1e-30 has scale 0 and zeros. A row that is not finite has
+    a NaN scale and zeros, so that its result is NaN and its request is reported.
+    """
+    largest = np.abs(x).max(axis=-1)
+    is_finite = np.isfinite(largest)
+    is_usable = is_finite & (largest >= SMALLEST_ROW)
+    scale = np.where(is_usable, largest / np.float32(127), np.where(is_finite, np.float32(0), np.float32(np.nan)))
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=is_usable)
+    quantized: Array = np.rint(np.where(is_finite[:, None], x, np.float32(0)) * inverse[:, None])
+    return np.clip(quantized, -127, 127), scale
+
+
+def linear_int8(
+    x: Array,  # [T, K]
+    weight: Array,  # [N, K], integers from quantize_rows of the rotated weight
+    weight_scale: Array,  # [N]
+) -> Array:  # [T, N]
+    """Rotate and quantise ``x``, multiply exactly in integers, return ``float32(sum) * x_scale * weight_scale``."""
+    quantized, x_scale = quantize_rows(block_hadamard(x, hadamard_width(x.shape[1])))
+    total = np.zeros((len(x), len(weight)), np.float64)
+    for begin in range(0, x.shape[1], _EXACT_SUM_LENGTH):
+        part = slice(begin, begin + _EXACT_SUM_LENGTH)
+        total += linear(quantized[:, part], weight[:, part])
+    return total.astype(np.float32) * x_scale[:, None] * weight_scale

@@ -1,0 +1,165 @@
+"""A request's tokens and log-probabilities are bitwise the same, whatever happens around it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hotseat.core.batch import StepOutput
+from hotseat.core.request import SamplingParams
+from hotseat.runner import ReferenceRunner
+from runner.hand_batches import GREEDY, HandScheduler, memory_weights, small_config, tiny_spec
+from tiny_models import TinyLlama
+
+MODEL = TinyLlama(hidden_size=48, intermediate_size=80, num_heads=6, num_kv_heads=2, head_dim=8)
+WEIGHTS = memory_weights(MODEL)
+PROMPT = np.random.default_rng(1).integers(0, MODEL.vocab_size, 37).tolist()
+OTHERS = [np.random.default_rng(2 + i).integers(0, MODEL.vocab_size, 3 + 11 * i).tolist() for i in range(5)]
+SEEDED = SamplingParams(temperature=1.0, logprobs=2)
+STEPS = 12
+
+Trace = list[tuple[int, float]]  # token id and logprob of each sampled token
+
+
+def new_scheduler(dtype: str) -> HandScheduler:
+    config = small_config(dtype=dtype)
+    return HandScheduler(ReferenceRunner(tiny_spec(MODEL), WEIGHTS, config), config)
+
+
+def traced(output: StepOutput, request_id: str) -> Trace:
+    return [
+        (token.token_id, token.logprobs.logprob)
+        for token in output.sampled
+        if token.request_id == request_id and token.logprobs
+    ]
+
+
+def decode(scheduler: HandScheduler, steps: int, *neighbours: str) -> Trace:
+    counts = dict.fromkeys(("me", *neighbours), 1)
+    return list(itertools.chain.from_iterable(traced(scheduler.step(counts), "me") for _ in range(steps)))
+
+
+def run_alone(dtype: str) -> Trace:
+    scheduler = new_scheduler(dtype)
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77)
+    trace = traced(scheduler.step({"me": len(PROMPT)}), "me")
+    return trace + decode(scheduler, STEPS - 1)
+
+
+@pytest.fixture(params=["fp32", "bf16", "int8"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 16, 36])
+def test_chunked_prefill_equals_whole_prefill(dtype: str, chunk: int) -> None:
+    scheduler = new_scheduler(dtype)
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77)
+    trace: Trace = []
+    for begin in range(0, len(PROMPT), chunk):
+        output = scheduler.step({"me": min(chunk, len(PROMPT) - begin)})
+        assert bool(output.sampled) == (begin + chunk >= len(PROMPT))
+        trace += traced(output, "me")
+    assert trace + decode(scheduler, STEPS - 1) == run_alone(dtype)
+
+
+def test_crowded_request_equals_lonely_request(dtype: str) -> None:
+    scheduler = new_scheduler(dtype)
+    for i, prompt in enumerate(OTHERS):
+        scheduler.seat(f"other{i}", prompt, params=SamplingParams(temperature=0.7), seed=i)
+    scheduler.step({f"other{i}": len(prompt) for i, prompt in enumerate(OTHERS[:3])})
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77)
+    trace = traced(scheduler.step({"other0": 1, "other1": 1, "me": 37, "other3": len(OTHERS[3])}), "me")
+    trace += decode(scheduler, 5, "other0", "other3")
+    trace += traced(scheduler.step({"other1": 1, "other4": 40, "me": 1}), "me")
+    trace += decode(scheduler, STEPS - 7, "other2")
+    assert trace == run_alone(dtype)
+
+
+def test_shared_prefix_blocks_give_the_same_answer(dtype: str) -> None:
+    scheduler = new_scheduler(dtype)
+    scheduler.seat("first", [*PROMPT[:20], 5, 6, 7], params=GREEDY)
+    scheduler.step({"first": 23})
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77, shared_block_ids=scheduler.block_ids["first"][:5])
+    trace = traced(scheduler.step({"first": 1, "me": 17}), "me")
+    assert trace + decode(scheduler, STEPS - 1, "first") == run_alone(dtype)
+
+
+def test_fully_cached_prompt_recomputes_its_last_token_without_writing(dtype: str) -> None:
+    scheduler = new_scheduler(dtype)
+    prompt = PROMPT[:36]  # nine whole blocks
+    scheduler.seat("first", prompt, params=SEEDED, seed=77)
+    expected = traced(scheduler.step({"first": 36}), "first")
+    scheduler.seat("me", prompt, params=SEEDED, seed=77, shared_block_ids=scheduler.block_ids["first"], num_computed=35)
+    assert traced(scheduler.step({"me": 1}, writes_kv=False), "me") == expected
+
+
+def test_chunk_that_does_not_write_leaves_the_shared_block_alone() -> None:
+    config = small_config()
+    runner = ReferenceRunner(tiny_spec(MODEL), WEIGHTS, config)
+    scheduler = HandScheduler(runner, config)
+    scheduler.seat("first", PROMPT[:8])
+    scheduler.step({"first": 8})
+    other = [*PROMPT[:7], PROMPT[7] + 1]  # a lie about what the block holds: would show if it were written
+    scheduler.seat("other", other, shared_block_ids=scheduler.block_ids["first"], num_computed=7)
+    before = runner._cache._slots.copy()
+    scheduler.step({"other": 1}, writes_kv=False)
+    assert np.array_equal(runner._cache._slots, before)
+
+
+def test_preempted_request_resumes_with_same_output(dtype: str) -> None:
+    scheduler = new_scheduler(dtype)
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77)
+    trace = traced(scheduler.step({"me": 37}), "me") + decode(scheduler, 4)
+    scheduler.release("me")
+    scheduler.seat("squatter", OTHERS[4])  # takes over the seat and the blocks
+    scheduler.step({"squatter": len(OTHERS[4])})
+    resumed = scheduler.sequences["me"]
+    scheduler.seat("me", resumed, params=SEEDED, seed=77, num_prompt_tokens=37)
+    scheduler.step({"squatter": 1, "me": 30})
+    trace += traced(scheduler.step({"squatter": 1, "me": len(resumed) - 30}), "me")
+    assert trace + decode(scheduler, STEPS - 6, "squatter") == run_alone(dtype)
+
+
+def test_seat_is_taken_again_in_the_batch_that_releases_it() -> None:
+    scheduler = new_scheduler("fp32")
+    scheduler.seat("first", PROMPT[:5], params=SamplingParams(temperature=0.5, logit_bias=((3, 100.0),)), seat=2)
+    assert scheduler.step({"first": 5}).sampled[0].token_id == 3
+    scheduler.release("first")
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77, seat=2)
+    assert traced(scheduler.step({"me": 37}), "me") == run_alone("fp32")[:1]
+
+
+def test_stale_values_that_are_not_finite_do_not_leak_into_the_next_request() -> None:
+    config = small_config()
+    runner = ReferenceRunner(tiny_spec(MODEL), WEIGHTS, config)
+    runner._cache._slots[:] = np.nan
+    scheduler = HandScheduler(runner, config)
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77)
+    trace = traced(scheduler.step({"me": 37}), "me")
+    assert trace + decode(scheduler, STEPS - 1) == run_alone("fp32")
+
+
+def test_request_with_logits_that_are_not_finite_fails_alone() -> None:
+    weights = dict(WEIGHTS)
+    embedding = WEIGHTS["token_embedding"].dequantize().copy()
+    embedding[9] = np.nan
+    from runner.hand_batches import f32_tensor
+
+    weights["output"] = WEIGHTS["token_embedding"]
+    weights["token_embedding"] = f32_tensor(embedding)
+    config = small_config()
+    scheduler = HandScheduler(ReferenceRunner(tiny_spec(MODEL), weights, config), config)
+    prompt = [t if t != 9 else 8 for t in PROMPT]
+    scheduler.seat("bad", [4, 9, 5], params=SamplingParams(logprobs=1, prompt_logprobs=1))
+    scheduler.seat("me", prompt, params=SEEDED, seed=77)
+    output = scheduler.step({"bad": 3, "me": 37})
+    assert set(output.failed) == {"bad"}
+    assert "not finite" in output.failed["bad"]  # type: ignore[index]
+    assert [token.request_id for token in output.sampled] == ["me"]
+    assert prompt != PROMPT or traced(output, "me") == run_alone("fp32")[:1]
+
+
+def test_batch_without_chunks_is_a_step_without_output() -> None:
+    scheduler = new_scheduler("fp32")
+    assert scheduler.step({}).sampled == []
