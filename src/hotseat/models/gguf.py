@@ -50,11 +50,9 @@ _NUMBERS = {  # metadata value type → how NumPy writes it
     11: "<i8",
     12: "<f8",
 }
-_KIND_NAMES = dict(  # tensor type → its name in ggml; a dash where ggml removed one
-    enumerate(
-        "F32 F16 Q4_0 Q4_1 - - Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL "
-        "IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 - - - TQ1_0 TQ2_0 - - - MXFP4 NVFP4".split()  # noqa: SIM905 (a list would fill forty lines)
-    )
+_KIND_NAMES = (  # tensor types in the order of their numbers; a dash where ggml removed one
+    "F32 F16 Q4_0 Q4_1 - - Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S "
+    "IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 - - - TQ1_0 TQ2_0 - - - MXFP4 NVFP4"
 )
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
@@ -216,13 +214,11 @@ def _read_tensor(cursor: _Cursor) -> GgufTensor:
         cursor.fail(f"tensor {name} has {num_dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are possible")
     sizes = [cursor.u64(name) for _ in range(num_dimensions)]
     number = cursor.u32(name)
-    kind = _KIND_NAMES.get(number, "-")
-    return GgufTensor(
-        name=name,
-        kind=kind if kind != "-" else f"number {number}",
-        shape=tuple(reversed(sizes)),
-        offset=cursor.u64(name),
-    )
+    return GgufTensor(name=name, kind=_kind_name(number), shape=tuple(reversed(sizes)), offset=cursor.u64(name))
+
+
+def _kind_name(number: int) -> str:
+    return dict(enumerate(_KIND_NAMES.split())).get(number, f"number {number}")
 
 
 def _data_start(cursor: _Cursor, metadata: Mapping[str, MetadataValue]) -> int:

@@ -99,6 +99,12 @@ class _Keys:
             raise ModelError(f"metadata {self._prefix}.{key} must be a positive whole number, not {value!r}")
         return value
 
+    def text(self, key: str) -> str | None:
+        value = self.optional(key)
+        if value is not None and not isinstance(value, str):
+            raise ModelError(f"metadata {self._prefix}.{key} must be a string, not {value!r}")
+        return value
+
     def number(self, key: str, default: float | None = None) -> float:
         value = self.optional(key)
         if value is None and default is not None:
@@ -110,13 +116,13 @@ class _Keys:
 
 def _spec(file: GgufFile) -> DecoderSpec:
     architecture = file.metadata.get("general.architecture")
-    if architecture not in GGUF_ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in GGUF_ARCHITECTURES:
         supported = ", ".join(GGUF_ARCHITECTURES)
         raise UnsupportedModelError(f"architecture {architecture!r} is not supported; supported in GGUF: {supported}")
-    keys = _Keys(file.metadata, str(architecture))
+    keys = _Keys(file.metadata, architecture)
     embedding = file.tensors.get(_NAMES["token_embedding"])
-    if embedding is None:
-        raise ModelError(f"tensor {_NAMES['token_embedding']} is missing")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelError(f"tensor {_NAMES['token_embedding']} is missing, or it is not a matrix")
     hidden_size, num_heads = keys.count("embedding_length"), keys.count("attention.head_count")
     head_dim = keys.count("attention.key_length", hidden_size // num_heads)
     context = keys.count("context_length")
@@ -125,7 +131,7 @@ def _spec(file: GgufFile) -> DecoderSpec:
     if num_heads % num_kv_heads:
         raise ModelError(f"{num_heads} attention heads cannot share {num_kv_heads} key/value heads evenly")
     return DecoderSpec(
-        architecture=str(architecture),
+        architecture=architecture,
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
         intermediate_size=keys.count("feed_forward_length"),
@@ -137,12 +143,13 @@ def _spec(file: GgufFile) -> DecoderSpec:
         rope=_rope(file, keys, head_dim=head_dim, context=context),
         max_position_embeddings=context,
         tie_word_embeddings=_NAMES["output"] not in file.tensors,  # GGUF's way of saying so
-        metadata={key: str(file.metadata[f"general.{key}"]) for key in _people_keys(file)},
+        metadata=_for_people(file.metadata),
     )
 
 
-def _people_keys(file: GgufFile) -> list[str]:
-    return [key for key in ("name", "license", "size_label", "organization") if f"general.{key}" in file.metadata]
+def _for_people(metadata: Mapping[str, MetadataValue]) -> dict[str, str]:
+    values = {key: metadata.get(f"general.{key}") for key in ("name", "license", "size_label", "organization")}
+    return {key: value for key, value in values.items() if isinstance(value, str)}
 
 
 def _refuse_features(keys: _Keys, *, head_dim: int, context: int) -> None:
@@ -160,7 +167,7 @@ def _refuse_features(keys: _Keys, *, head_dim: int, context: int) -> None:
 
 def _rope(file: GgufFile, keys: _Keys, *, head_dim: int, context: int) -> RopeSpec:
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0)) or 1.0
-    rope_type = keys.optional("rope.scaling.type") or ("linear" if factor != 1 else "none")
+    rope_type = keys.text("rope.scaling.type") or ("linear" if factor != 1 else "none")
     if rope_type == "yarn" and keys.number("rope.scaling.yarn_ext_factor", 1) != 1:
         raise UnsupportedModelError("a yarn_ext_factor other than 1 is not supported")
     parameters: dict[str, Any] = {"rope_type": "default" if rope_type == "none" else rope_type, "factor": factor}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from hotseat.errors import ModelNotFoundError
+from hotseat.errors import ModelError, ModelNotFoundError
 from hotseat.models.catalog import DEFAULT_MODEL, default_cache_dir, ensure_model
 from hotseat.models.gguf_llama import load_gguf
+from hotseat.models.hf import load_hf_directory
+from hotseat.models.hub import fetch_from_hub
 from hotseat.models.loaded import LoadedModel
 
 __all__ = ["load"]
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_PATH_STARTS = ("/", "./", "../", "~")
 
 
 def load(
@@ -20,10 +26,38 @@ def load(
     token: str | None = None,
     offline: bool = False,
 ) -> LoadedModel:
-    """Load the default model (``None``) or a GGUF file."""
-    if model is None:
+    """Load a model; its weights stay memory-mapped.
+
+    ``model`` is ``None`` (the default model, fetched once into ``cache_dir``), a GGUF file, a Hugging Face directory,
+    or a hub id. Raises ``ModelNotFoundError`` when there is none, ``UnsupportedModelError`` when it cannot be run, and
+    ``ModelError`` when its files are not sound.
+    """
+    if model is None or model == DEFAULT_MODEL.name:
         path = ensure_model(DEFAULT_MODEL, cache_dir or default_cache_dir({}), offline=offline)
         return load_gguf(path, name=DEFAULT_MODEL.name)
-    if not Path(model).is_file():
-        raise ModelNotFoundError(f"there is no file {model}")
-    return load_gguf(Path(model))
+    path = Path(model).expanduser()
+    try:
+        if path.is_dir():
+            return load_hf_directory(path)
+        if path.is_file():
+            return _load_file(path)
+        if _looks_like_a_path(model):
+            raise ModelNotFoundError(f"there is no file or directory {model} (looked for {path.absolute()})")
+        return load_hf_directory(
+            fetch_from_hub(model, revision=revision, token=token, offline=offline),
+            name=model,
+        )
+    except OSError as error:
+        raise ModelError(f"cannot read the model {model}: {error}") from error
+
+
+def _load_file(path: Path) -> LoadedModel:
+    with path.open("rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    if is_gguf or path.suffix == ".gguf":
+        return load_gguf(path)
+    raise ModelError(f"{path} is not a GGUF file; a model is a GGUF file, a Hugging Face directory or a hub id")
+
+
+def _looks_like_a_path(model: str) -> bool:
+    return model.startswith(_PATH_STARTS) or model.endswith(".gguf") or not _HUB_ID.fullmatch(model)

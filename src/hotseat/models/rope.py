@@ -20,6 +20,8 @@ __all__ = ["SUPPORTED_ROPE_TYPES", "rope_spec"]
 
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
+_MAX_HEAD_DIM = 4096  # beyond that a file is not to be believed
+
 RopeParameters: TypeAlias = Mapping[str, Any]
 Frequencies: TypeAlias = npt.NDArray[np.float32]  # [head_dim / 2], radians per position
 
@@ -35,9 +37,9 @@ def rope_spec(
     if rope_type not in SUPPORTED_ROPE_TYPES:
         supported = ", ".join(SUPPORTED_ROPE_TYPES)
         raise UnsupportedModelError(f"rope scaling {rope_type!r} is not supported; supported are: {supported}")
-    if head_dim % 2 or head_dim < 2:
-        raise ModelError(f"rotary embeddings need an even head size, not {head_dim}")
-    if not theta > 1:
+    if head_dim % 2 or not 2 <= head_dim <= _MAX_HEAD_DIM:
+        raise ModelError(f"rotary embeddings need an even head size of at most {_MAX_HEAD_DIM}, not {head_dim}")
+    if not 1 < theta < math.inf:
         raise ModelError(f"rope_theta must be above 1, not {theta}")
     attention_factor = 1.0
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
@@ -106,9 +108,8 @@ def _yarn_attention_factor(parameters: RopeParameters) -> float:
     if parameters.get("attention_factor") is not None:
         return float(_number(parameters, "attention_factor"))
     factor = _number(parameters, "factor")
-    mscale, mscale_all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    if mscale and mscale_all_dim:
-        return _mscale(factor, mscale) / _mscale(factor, mscale_all_dim)
+    if parameters.get("mscale") and parameters.get("mscale_all_dim"):
+        return _mscale(factor, _number(parameters, "mscale")) / _mscale(factor, _number(parameters, "mscale_all_dim"))
     return _mscale(factor, 1.0)
 
 
