@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+
+from hotseat.runner.reference_ops import (
+    KV_TILE,
+    ROW_TILE,
+    attention,
+    bf16_bits,
+    bf16_values,
+    block_hadamard,
+    hadamard_width,
+    linear,
+    linear_int8,
+    quantize_rows,
+    rms_norm,
+    rope,
+    round_to_bf16,
+    swiglu,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def randn(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, ROW_TILE - 1, ROW_TILE, ROW_TILE + 1, 50])
+@pytest.mark.parametrize(("in_features", "out_features"), [(1, 1), (64, 100), (577, 33), (2000, 7)])
+def test_rows_of_a_linear_layer_do_not_depend_on_their_neighbours(
+    rows: int, in_features: int, out_features: int
+) -> None:
+    x, weight = randn(rows, in_features), randn(out_features, in_features)
+    together = linear(x, weight)
+    assert np.allclose(together, x.astype(np.float64) @ weight.T.astype(np.float64), rtol=1e-4, atol=1e-3)
+    for row in range(rows):
+        assert np.array_equal(linear(x[row : row + 1], weight)[0], together[row])
+
+
+def dense_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, start: int) -> np.ndarray:
+    rows, heads, head_dim = q.shape
+    output = np.empty((rows, heads, head_dim))
+    for row in range(rows):
+        for head in range(heads):
+            kv_head = head * k.shape[1] // heads
+            keys, values = (x[: start + row + 1, kv_head].astype(np.float64) for x in (k, v))
+            scores = keys @ q[row, head].astype(np.float64) / head_dim**0.5
+            weights = np.exp(scores - scores.max())
+            output[row, head] = weights @ values / weights.sum()
+    return output
+
+
+@pytest.mark.parametrize("start", [0, 1, KV_TILE - 1, KV_TILE, KV_TILE + 1, 300])
+@pytest.mark.parametrize("rows", [1, 2, 19])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 8), (9, 3, 6), (5, 1, 2)])
+def test_attention_equals_its_formula(start: int, rows: int, heads: int, kv_heads: int, head_dim: int) -> None:
+    q, k, v = randn(rows, heads, head_dim), randn(start + rows, kv_heads, head_dim), randn(start + rows, kv_heads, 1)
+    v = np.repeat(v, head_dim, axis=-1) * np.arange(1, head_dim + 1, dtype=np.float32)
+    together = attention(q, k, v, start)
+    assert np.allclose(together, dense_attention(q, k, v, start), atol=1e-5)
+    for row in range(rows):
+        end = start + row + 1
+        assert np.array_equal(attention(q[row : row + 1], k[:end], v[:end], start + row)[0], together[row])
+
+
+def test_rms_norm_and_swiglu_equal_their_formulas() -> None:
+    x, weight = randn(5, 37), randn(37)
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * weight
+    assert np.allclose(rms_norm(x, weight, 1e-5), expected, rtol=1e-5, atol=1e-6)
+    gate = np.array([[-200.0, -1.0, 0.0, 3.0, 200.0]], np.float32)
+    expected = gate.astype(np.float64) / (1 + np.exp(-gate.astype(np.float64))) * 2
+    assert np.allclose(swiglu(gate, np.full_like(gate, 2)), expected, rtol=1e-6)
+
+
+def test_rope_turns_pairs_and_keeps_lengths() -> None:
+    x = randn(3, 2, 8)
+    angles = randn(3, 4)
+    turned = rope(x, np.cos(angles), np.sin(angles))
+    pairs, turned_pairs = x[..., :4] + 1j * x[..., 4:], turned[..., :4] + 1j * turned[..., 4:]
+    assert np.allclose(turned_pairs, pairs * np.exp(1j * angles)[:, None, :], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (0x3F800000, 0x3F80),
+        (0x3F808000, 0x3F80),  # half way, even below
+        (0x3F818000, 0x3F82),  # half way, even above
+        (0x3F808001, 0x3F81),
+        (0x7F7FFFFF, 0x7F80),  # overflows to infinity
+        (0xFF800000, 0xFF80),
+        (0x80000000, 0x8000),
+        (0x7F800001, 0x7FC0),  # a NaN whose payload is in the lost half
+    ],
+)
+def test_bf16_rounds_half_to_even(bits: int, expected: int) -> None:
+    assert bf16_bits(np.array([bits], np.uint32).view(np.float32))[0] == expected
+
+
+def test_bf16_values_survive_a_round_trip() -> None:
+    values = round_to_bf16(randn(1000))
+    assert np.array_equal(bf16_values(bf16_bits(values)), values)
+
+
+@pytest.mark.parametrize(
+    ("in_features", "width"), [(576, 64), (1536, 64), (64, 64), (96, 32), (54, 2), (101, 1), (1, 1), (8, 8)]
+)
+def test_hadamard_width_is_the_largest_power_of_two_that_divides(in_features: int, width: int) -> None:
+    assert hadamard_width(in_features) == width
+
+
+@pytest.mark.parametrize("width", [1, 2, 8, 32, 64])
+def test_block_hadamard_is_the_normalised_sylvester_matrix(width: int) -> None:
+    matrix = np.ones((1, 1))
+    while len(matrix) < width:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = randn(3, 3 * width)
+    expected = (x.reshape(3, 3, width) @ matrix / width**0.5).reshape(3, -1)
+    assert np.allclose(block_hadamard(x, width), expected, atol=1e-5)
+    assert np.allclose(block_hadamard(block_hadamard(x, width), width), x, atol=1e-5)
+
+
+def test_quantised_rows_are_symmetric_and_round_half_to_even() -> None:
+    x = np.array([[127.0, -127.0, 0.5, 1.5, 2.5, -2.5], [0, 0, 0, 0, 0, 0], [1e-38, 0, 0, 0, 0, 0]], np.float32)
+    quantized, scale = quantize_rows(x)
+    assert quantized.tolist() == [[127, -127, 0, 2, 2, -2], [0] * 6, [0] * 6]
+    assert scale.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_row_that_is_not_finite_spoils_only_itself_in_int8(bad: float) -> None:
+    x, weight = randn(3, 64), randn(5, 64)
+    quantized, scale = quantize_rows(block_hadamard(weight, 64))
+    clean = linear_int8(x, quantized, scale)
+    x[1, 7] = bad
+    with np.errstate(invalid="ignore"):
+        result = linear_int8(x, quantized, scale)
+    assert np.isnan(result[1]).all()
+    assert np.array_equal(result[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.parametrize("in_features", [1, 64, 101, 576, 1536, 4104])
+def test_int8_sums_are_exact_integers(in_features: int) -> None:
+    x, weight = randn(4, in_features), randn(6, in_features)
+    width = hadamard_width(in_features)
+    x_q, x_scale = quantize_rows(block_hadamard(x, width))
+    w_q, w_scale = quantize_rows(block_hadamard(weight, width))
+    sums = x_q.astype(np.int64) @ w_q.astype(np.int64).T
+    expected = sums.astype(np.float32) * x_scale[:, None] * w_scale
+    assert np.array_equal(linear_int8(x, w_q, w_scale), expected)
+    largest = np.full((1, in_features), 127, np.float32)
+    total = linear_int8(block_hadamard(largest, width), largest, np.ones(1, np.float32))
+    assert total == pytest.approx(127.0 * 127 * in_features, rel=1e-2)
+
+
+def test_int8_with_rotation_tolerates_outliers() -> None:
+    x, weight = randn(8, 576), randn(100, 576)
+    x[:, 5] *= 100
+    exact = x @ weight.T
+
+    def error(result: np.ndarray) -> float:
+        return float(np.linalg.norm(result - exact) / np.linalg.norm(exact))
+
+    plain_x, plain_x_scale = quantize_rows(x)
+    plain_w, plain_w_scale = quantize_rows(weight)
+    plain = error(plain_x @ plain_w.T * plain_x_scale[:, None] * plain_w_scale)
+    rotated = error(linear_int8(x, *quantize_rows(block_hadamard(weight, 64))))
+    assert rotated < 0.02
+    assert rotated < plain / 2
