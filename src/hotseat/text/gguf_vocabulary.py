@@ -84,9 +84,7 @@ class GgufVocabulary:
         self._words = _GPT2
         if self.model == "gpt2":
             self._words = _WORD_RULES[_one_of(_WORD_RULES, self._fields.get("pre", "default"), "tokenizer.ggml.pre")]
-        if not self._fields.get("tokens"):
-            raise ModelError("the GGUF file has no tokenizer.ggml.tokens")
-        self.tokens: Sequence[str] = self._fields["tokens"]
+        self.tokens: Sequence[str] = self._required("tokens")
 
     @property
     def adds_bos(self) -> bool:
@@ -111,6 +109,7 @@ class GgufVocabulary:
 
     def build(self) -> tokenizers.Tokenizer:
         """Return the tokenizer; raises ModelError when the metadata contradict themselves."""
+        self._required("scores" if self.model == "llama" and "merges" not in self._fields else "merges")
         try:
             backend = self._byte_level() if self.model == "gpt2" else self._sentencepiece()
         except Exception as error:  # the library raises bare Exception
@@ -133,8 +132,7 @@ class GgufVocabulary:
             steps.append(pre_tokenizers.Digits(individual_digits=True))
         if words.pattern is not None:
             steps.append(pre_tokenizers.Split(Regex(words.pattern), behavior="isolated"))
-        prefix = bool(self._fields.get("add_space_prefix", False))
-        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=words.pattern is None))
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words.pattern is None))
         backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
         backend.decoder = decoders.ByteLevel()
         return backend
@@ -156,6 +154,11 @@ class GgufVocabulary:
             backend.normalizer = spaces
         backend.decoder = decoders.Sequence(steps)
         return backend
+
+    def _required(self, key: str) -> Any:
+        if not self._fields.get(key):
+            raise ModelError(f"the GGUF file has no tokenizer.ggml.{key}")
+        return self._fields[key]
 
     def _ids(self) -> dict[str, int]:
         return {token: token_id for token_id, token in enumerate(self.tokens)}
