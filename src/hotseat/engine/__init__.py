@@ -1,0 +1,26 @@
+"""Run the steps: one loop around scheduler and runner, its thread, and the streams that lead out of it.
+
+Must not know: text, HTTP, models, what a token means.
+"""
+
+from hotseat.engine.config import EngineConfig
+from hotseat.engine.engine import Engine
+from hotseat.engine.health import Health
+from hotseat.engine.ports import Clock, EventSink, MonotonicClock, VirtualClock
+from hotseat.engine.records import StepRing
+from hotseat.engine.step_loop import StepLoop
+from hotseat.engine.stream import RequestStream, UpdateStream
+
+__all__ = [
+    "Clock",
+    "Engine",
+    "EngineConfig",
+    "EventSink",
+    "Health",
+    "MonotonicClock",
+    "RequestStream",
+    "StepLoop",
+    "StepRing",
+    "UpdateStream",
+    "VirtualClock",
+]

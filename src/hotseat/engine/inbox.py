@@ -1,0 +1,92 @@
+"""What is on its way to the engine thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from hotseat.core.request import FinishReason, RequestId
+from hotseat.errors import EngineStoppedError
+
+__all__ = ["Command", "Inbox"]
+
+Command: TypeAlias = Callable[[], None]
+
+
+class Inbox:
+    """A queue of commands and a list of ends; the thread that takes them sleeps here when it has nothing to do.
+
+    ``send`` is refused while the inbox is closed, and a lock makes sure that nothing is sent after ``close`` returned:
+    whoever takes what is left then has taken all. Ends may always be added, from any thread, destructors and signal
+    handlers included, because ``deque.append`` and ``SimpleQueue.put`` take no lock of ours.
+    """
+
+    def __init__(self, closed_because: str) -> None:
+        self._commands: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes
+        self._ends: deque[tuple[RequestId, FinishReason]] = deque()
+        self._gate = threading.Lock()
+        self._closed_because: str | None = closed_because
+
+    @property
+    def closed_because(self) -> str | None:
+        """Why commands are refused, or ``None``."""
+        return self._closed_because
+
+    def open(self) -> None:
+        with self._gate:
+            self._closed_because = None
+
+    def close(self, reason: str) -> None:
+        """Refuse commands from now on; wakes the reader. The first reason stays."""
+        with self._gate:
+            self._closed_because = self._closed_because or reason
+        self._commands.put(None)
+
+    def send(self, command: Command) -> None:
+        """Queue ``command``.
+
+        Raises:
+            EngineStoppedError: the inbox is closed.
+        """
+        with self._gate:
+            self.check_open()
+            self._commands.put(command)
+
+    def check_open(self) -> None:
+        """Raise EngineStoppedError, with the reason, while the inbox is closed."""
+        if self._closed_because is not None:
+            raise EngineStoppedError(self._closed_because)
+
+    def send_behind(self, command: Command) -> None:
+        """Queue ``command`` after one that was sent before, closed or not."""
+        self._commands.put(command)
+
+    def end(self, request_id: RequestId, reason: FinishReason) -> None:
+        """Ask for the end of a request."""
+        self._ends.append((request_id, reason))
+        self._commands.put(None)
+
+    def take_commands(self, *, wait_s: float | None = 0.0) -> Iterator[Command]:
+        """Yield what is queued now, in order; when there is nothing, wait up to ``wait_s`` (``None``: for ever)."""
+        try:
+            first = self._commands.get(block=wait_s != 0.0, timeout=wait_s or None)
+        except Empty:
+            return
+        if first is not None:
+            yield first
+        for _ in range(self._commands.qsize()):  # what arrives meanwhile waits for the next call
+            command = self._commands.get()
+            if command is not None:
+                yield command
+
+    def take_ends(self) -> Iterator[tuple[RequestId, FinishReason]]:
+        """Yield the ends asked for until now."""
+        for _ in range(len(self._ends)):
+            yield self._ends.popleft()
+
+    def put_back(self, request_id: RequestId, reason: FinishReason) -> None:
+        """Keep an end for later."""
+        self._ends.append((request_id, reason))

@@ -1,0 +1,49 @@
+"""The last steps, kept for whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotseat.core.batch import RequestUpdate
+from hotseat.core.events import StepRecord
+from hotseat.core.request import Request
+
+__all__ = ["StepRing"]
+
+
+class StepRing:
+    """A sink that keeps the records of the last ``capacity`` steps; read from any thread without a lock.
+
+    Slots are replaced one by one by the thread that runs the steps. A reader takes them one by one too and leaves out
+    what was overwritten meanwhile.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        assert capacity > 0, "a ring has at least one slot"
+        self._slots: list[StepRecord | None] = [None] * capacity
+        self._num_written = 0
+
+    def since(self, step: int, limit: int | None = None) -> list[StepRecord]:
+        """Return the kept records of steps after number ``step``, oldest first; with ``limit``, only the newest."""
+        end, capacity = self._num_written, len(self._slots)
+        records: list[StepRecord] = []
+        for index in range(end - 1, max(0, end - capacity) - 1, -1):
+            record = self._slots[index % capacity]
+            is_older = records and record is not None and record.step >= records[-1].step
+            if record is None or is_older or record.step <= step or len(records) == limit:
+                break
+            records.append(record)
+        return records[::-1]
+
+    def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
+        self._slots[self._num_written % len(self._slots)] = record
+        self._num_written += 1
+
+    def on_arrived(self, request: Request, now: float) -> None:
+        """Nothing to keep."""
+
+    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
+        """Nothing to keep."""
+
+    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
+        """Nothing to keep."""

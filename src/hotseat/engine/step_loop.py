@@ -1,0 +1,269 @@
+"""One step after another: schedule, execute, update, record.
+
+    batch   = scheduler.schedule(now)          who computes what
+    output  = runner.execute(batch)            the tokens
+    updates = scheduler.update(batch, output)  who ended, who goes on
+    record  → sinks                            what happened
+
+The loop runs in its caller's thread and knows no other: the engine's thread, ``LLM`` and the simulator all drive this
+one. It is the only place that pairs the scheduler with the sinks, so that each accepted request ends once in both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from hotseat.core.batch import Batch, RequestUpdate, Runner, StepOutput
+from hotseat.core.events import StepRecord
+from hotseat.core.request import FinishReason, Request, RequestId
+from hotseat.core.scheduler import Scheduler
+from hotseat.engine.ports import Clock, EventSink
+from hotseat.errors import HotseatError, InvalidRequestError, QueueFullError
+
+__all__ = ["StepLoop"]
+
+logger = logging.getLogger(__name__)
+
+
+class StepLoop:
+    """Drive ``scheduler`` and ``runner`` step by step and tell ``sinks`` about it.
+
+    ``before_update`` is called when the runner has computed a step and the scheduler has not yet taken its result:
+    the instant for an abort to win over that result.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        clock: Clock,
+        sinks: Sequence[EventSink] = (),
+        before_update: Callable[[], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.failure: str | None = None  # what the runner raised in the last step
+        self.has_progressed = False  # whether the last step computed a token or ended a request
+        self._scheduler = scheduler
+        self._runner = runner
+        self._sinks = list(sinks)
+        self._before_update = before_update
+        self._requests: dict[RequestId, Request] = {}  # accepted and not ended
+        self._ended: list[tuple[RequestId, FinishReason]] = []  # since the last record, outside of update
+        self._unheard_releases: list[RequestId] = []  # released in a batch that the runner failed to take
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether a step has anything to do: requests, or the news of an end to pass on."""
+        return self._scheduler.has_work or bool(self._ended)
+
+    @property
+    def request_ids(self) -> list[RequestId]:
+        """The accepted requests that have not ended, in order of arrival."""
+        return list(self._requests)
+
+    def __contains__(self, request_id: RequestId) -> bool:
+        return request_id in self._requests
+
+    def add(self, request: Request) -> None:
+        """Hand ``request`` to the scheduler.
+
+        Raises:
+            InvalidRequestError: it can never run, or its id is in use.
+            QueueFullError: the waiting queue is at its limit.
+        """
+        now = self.clock.now()
+        try:
+            if request.id in self._requests:
+                raise InvalidRequestError(f"a request with the id {request.id!r} is running", param="request_id")
+            self._scheduler.add(request, now)
+        except HotseatError as error:
+            rejection = error
+            self._tell(lambda sink: sink.on_rejected(request, rejection, now))
+            raise
+        self._requests[request.id] = request
+        self._tell(lambda sink: sink.on_arrived(request, now))
+
+    def abort(self, request_id: RequestId) -> RequestUpdate | None:
+        """End a request at once; ``None`` when it is unknown or has ended. Idempotent."""
+        return self.finish(request_id, FinishReason.ABORT)
+
+    def finish(self, request_id: RequestId, reason: FinishReason, error: str | None = None) -> RequestUpdate | None:
+        """End a request at once and say why; ``None`` when it is unknown or has ended."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        now = self.clock.now()
+        if reason is FinishReason.ABORT:
+            self._scheduler.abort(request_id, now)
+        else:
+            self._scheduler.finish(request_id, reason, now)
+        del self._requests[request_id]
+        return self._end_outside_update(request, reason, error, now)
+
+    def step(self) -> list[RequestUpdate]:
+        """Run one step and return its news, at most one update per request.
+
+        A runner that raises costs the requests of its batch, which end with ``FinishReason.ERROR``. Whatever the
+        scheduler raises is a bug and passes through; see ``fail_all``.
+        """
+        self.failure, self.has_progressed = None, False
+        start_s = self.clock.now()
+        batch = self._scheduler.schedule(start_s)
+        if self._unheard_releases:
+            batch.released_ids[:0] = self._unheard_releases
+            self._unheard_releases = []
+        output = self._execute(batch)
+        if self._before_update is not None:
+            self._before_update()
+        now = self.clock.now()
+        updates = self._with_ended_by_schedule(batch, self._scheduler.update(batch, output, now))
+        self._report(batch, updates, start_s, now)
+        return updates
+
+    def run(self, requests: Iterable[Request]) -> Iterator[list[RequestUpdate]]:
+        """Run ``requests`` to their ends in this thread and yield the updates of each step.
+
+        When the waiting queue is bounded, requests enter as it empties. Leaving early aborts those that have not ended.
+
+        Raises:
+            InvalidRequestError: one of them can never run; the others are aborted.
+        """
+        own: set[RequestId] = set()
+        source = iter(requests)
+        pending = next(source, None)
+        try:
+            while pending is not None or own & self._requests.keys():
+                while pending is not None and self._add_if_room(pending):
+                    own.add(pending.id)
+                    pending = next(source, None)
+                yield self.step()
+        finally:
+            for request_id in own:
+                self.abort(request_id)
+
+    def fail_all(self, message: str) -> list[RequestUpdate]:
+        """End every request with an error after the scheduler broke, and return the updates for their clients.
+
+        Ask ``is_sound`` before the next step.
+        """
+        return [self._fail(request_id, message) for request_id in self.request_ids]
+
+    def is_sound(self) -> bool:
+        """Tell whether the scheduler, emptied by ``fail_all``, can be trusted with new requests."""
+        try:
+            self._scheduler.check_invariants()
+            return not self._scheduler.has_work and self._scheduler.reset_prefix_cache()
+        except Exception:
+            logger.exception("the scheduler cannot be used any more")
+            return False
+
+    def close(self) -> None:
+        """Abort what runs and close the runner; idempotent."""
+        for request_id in self.request_ids:
+            self.abort(request_id)
+        self._runner.close()
+
+    def _add_if_room(self, request: Request) -> bool:
+        try:
+            self.add(request)
+        except QueueFullError:
+            if not self._requests:
+                raise  # nothing that runs will make room
+            return False
+        return True
+
+    def _execute(self, batch: Batch) -> StepOutput:
+        if not (batch.chunks or batch.released_ids):
+            return StepOutput(sampled=[])
+        try:
+            output = self._runner.execute(batch)
+        except Exception as error:
+            self.failure = f"the runner failed: {type(error).__name__}: {error}"
+            self._unheard_releases = batch.released_ids
+            logger.exception("step %d failed; its %d requests end with an error", batch.step, len(batch.chunks))
+            return _all_failed(batch, self.failure)
+        except BaseException:  # Ctrl-C in a caller that runs inline: leave nothing half done
+            self._unheard_releases = batch.released_ids
+            self._scheduler.update(batch, _all_failed(batch, "interrupted"), self.clock.now())
+            raise
+        return output
+
+    def _report(self, batch: Batch, updates: list[RequestUpdate], start_s: float, now: float) -> None:
+        """Write the step's record and tell the sinks."""
+        ended = [(update, self._requests.pop(update.request_id)) for update in updates if update.finish_reason]
+        self.has_progressed = bool(batch.chunks or ended or self._ended)
+        record = _record(batch, self._ended, updates, start_s, now)
+        self._ended = []
+        self._tell(lambda sink: sink.on_step(record, updates))
+        for update, request in ended:
+            self._tell_end(request, update, now)
+
+    def _with_ended_by_schedule(self, batch: Batch, updates: list[RequestUpdate]) -> list[RequestUpdate]:
+        return [*batch.ended, *updates] if batch.ended else updates
+
+    def _end_outside_update(
+        self, request: Request, reason: FinishReason, error: str | None, now: float
+    ) -> RequestUpdate:
+        self._ended.append((request.id, reason))
+        update = RequestUpdate(
+            request_id=request.id,
+            new_token_ids=[],
+            finish_reason=reason,
+            error=error,
+            num_cached_tokens=request.num_cached_tokens,
+        )
+        self._tell_end(request, update, now)
+        return update
+
+    def _fail(self, request_id: RequestId, message: str) -> RequestUpdate:
+        request = self._requests.pop(request_id)
+        now = self.clock.now()
+        try:
+            self._scheduler.finish(request_id, FinishReason.ERROR, now)
+        except Exception:  # the client gets its answer all the same
+            logger.exception("the scheduler could not end %s", request_id)
+        return self._end_outside_update(request, FinishReason.ERROR, message, now)
+
+    def _tell_end(self, request: Request, update: RequestUpdate, now: float) -> None:
+        self._tell(lambda sink: sink.on_finished(request, update, now))
+
+    def _tell(self, tell: Callable[[EventSink], None]) -> None:
+        for sink in tuple(self._sinks):
+            try:
+                tell(sink)
+            except Exception:  # an observer never hurts a request
+                logger.exception("%s raised and is not told anything any more", type(sink).__name__)
+                self._sinks.remove(sink)
+
+
+def _all_failed(batch: Batch, message: str) -> StepOutput:
+    return StepOutput(sampled=[], failed={chunk.request_id: message for chunk in batch.chunks})
+
+
+def _record(
+    batch: Batch,
+    ended_before: list[tuple[RequestId, FinishReason]],
+    updates: Sequence[RequestUpdate],
+    start_s: float,
+    end_s: float,
+) -> StepRecord:
+    ended_now = [(update.request_id, update.finish_reason) for update in updates if update.finish_reason]
+    return StepRecord(
+        step=batch.step,
+        start_s=start_s,
+        duration_s=end_s - start_s,
+        chunks=batch.chunks,
+        num_decodes=batch.num_decodes,
+        prefill_totals=batch.prefill_totals,
+        admitted=batch.admitted_ids,
+        finished=ended_before + ended_now,
+        preempted=batch.preempted,
+        deferred=batch.deferred,
+        waiting=batch.num_waiting,
+        blocks_used=batch.blocks_used,
+        blocks_cached=batch.blocks_cached,
+        blocks_free=batch.blocks_free,
+        budget=batch.budget,
+    )

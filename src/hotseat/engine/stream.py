@@ -1,0 +1,145 @@
+"""How the updates of a request reach the coroutine that waits for them.
+
+    engine thread                        event loop
+    step → outbox ── call_soon_threadsafe ──> Mailbox.put ──> UpdateStream / RequestStream ──> consumer
+                     (once per step)          (merges while
+                                               nobody reads)
+
+An update belongs to its mailbox once it was put there: the engine and the sinks are done with it, so that a later one
+may be merged into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from hotseat.core.batch import RequestUpdate
+from hotseat.core.request import RequestId
+
+__all__ = ["Mailbox", "RequestStream", "UpdateStream", "merge_update"]
+
+
+def merge_update(into: RequestUpdate, later: RequestUpdate) -> None:
+    """Append what ``later`` brings to ``into``, an update of the same request that nobody has read."""
+    into.new_token_ids.extend(later.new_token_ids)
+    if later.logprobs is not None:
+        into.logprobs = [*(into.logprobs or ()), *later.logprobs]
+    if later.prompt_logprobs is not None:
+        into.prompt_logprobs = [*(into.prompt_logprobs or ()), *later.prompt_logprobs]
+    into.finish_reason = later.finish_reason
+    into.stop_token_id = later.stop_token_id
+    into.error = later.error
+    into.num_cached_tokens = later.num_cached_tokens
+
+
+class Mailbox:
+    """Where updates of some requests wait for their one reader. Touched by its event loop's thread only."""
+
+    __slots__ = ("_pending", "_waiter", "loop", "open_ids")
+
+    def __init__(self, request_ids: Iterable[RequestId], loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.open_ids = set(request_ids)  # those whose end was not put here yet
+        self._pending: dict[RequestId, RequestUpdate] = {}
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, update: RequestUpdate) -> None:
+        """Take over ``update``; wakes the reader."""
+        request_id = update.request_id
+        if request_id not in self.open_ids:
+            return  # the reader has left
+        if update.finish_reason is not None:
+            self.open_ids.discard(request_id)
+        earlier = self._pending.get(request_id)
+        if earlier is None:
+            self._pending[request_id] = update
+        else:
+            merge_update(earlier, update)
+        if self._waiter is not None:
+            waiter, self._waiter = self._waiter, None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def take(self) -> list[RequestUpdate]:
+        """Return what is there, at most one update per request, else wait; empty when all ended and were read."""
+        while not self._pending and self.open_ids:
+            assert self._waiter is None, "a mailbox has one reader"
+            self._waiter = self.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        updates = list(self._pending.values())
+        self._pending.clear()
+        return updates
+
+    def close(self) -> list[RequestId]:
+        """Let nothing in any more; return the requests that had not ended."""
+        left = list(self.open_ids)
+        self.open_ids.clear()
+        self._pending.clear()
+        return left
+
+
+class UpdateStream:
+    """Iterate over the news of several requests, a list per engine step; ends when all of them have.
+
+    A slow reader finds several steps merged into one list, with one update per request. Leaving early (``aclose``,
+    cancellation, or dropping the stream) aborts the requests that have not ended.
+    """
+
+    __slots__ = ("_abort", "_mailbox")
+
+    def __init__(self, mailbox: Mailbox, abort: Callable[[RequestId], None]) -> None:
+        self._mailbox = mailbox
+        self._abort = abort
+
+    def __aiter__(self) -> UpdateStream:
+        return self
+
+    async def __anext__(self) -> list[RequestUpdate]:
+        try:
+            updates = await self._mailbox.take()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if not updates:
+            raise StopAsyncIteration
+        return updates
+
+    def close(self) -> None:
+        """Abort what has not ended; idempotent."""
+        for request_id in self._mailbox.close():
+            self._abort(request_id)
+
+    async def aclose(self) -> None:
+        """Abort what has not ended; idempotent."""
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RequestStream:
+    """Iterate over the updates of one request; ends after the one with a ``finish_reason``.
+
+    Updates are merged while nobody reads. Leaving early (``aclose``, cancellation, or dropping the stream) aborts the
+    request.
+    """
+
+    __slots__ = ("_updates", "request_id")
+
+    def __init__(self, request_id: RequestId, updates: UpdateStream) -> None:
+        self.request_id = request_id
+        self._updates = updates
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> RequestUpdate:
+        return (await self._updates.__anext__())[0]
+
+    async def aclose(self) -> None:
+        """Abort the request unless it has ended; idempotent."""
+        self._updates.close()

@@ -1,0 +1,120 @@
+"""From a prompt to streams of text, for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+from hotseat.core.request import RequestId, SamplingParams
+from hotseat.core.scheduler import Explanation
+from hotseat.engine import Engine
+from hotseat.generation.choices import Choices
+from hotseat.generation.prompts import RequestFactory, RequestOptions
+from hotseat.generation.sequence import OutputDelta
+from hotseat.text import Tokenizer
+
+__all__ = ["Generator"]
+
+# Characters. Below this, tokenizing takes less time than the way to another thread and back.
+INLINE_PROMPT_LENGTH = 1024
+NUM_TOKENIZER_THREADS = 2
+
+
+class Generator:
+    """Tokenize, check, run in ``engine`` and detokenize.
+
+    ``max_model_len`` and ``vocab_size`` (by default the tokenizer's) are the model's limits, ``eos_token_ids`` end a
+    sequence, ``default_max_tokens`` is for requests that set none (``None``: as many as the context holds).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        *,
+        max_model_len: int,
+        vocab_size: int | None = None,
+        eos_token_ids: frozenset[int] = frozenset(),
+        default_max_tokens: int | None = None,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._requests = RequestFactory(
+            vocab_size=vocab_size or tokenizer.vocab_size,
+            max_model_len=max_model_len,
+            eos_token_ids=eos_token_ids,
+            default_max_tokens=default_max_tokens,
+        )
+        self._pool = ThreadPoolExecutor(NUM_TOKENIZER_THREADS, thread_name_prefix="hotseat-tokenizer")
+        self._running: dict[str, list[RequestId]] = {}  # the engine's ids by the caller's
+
+    async def generate(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str = "request",
+        priority: int = 0,
+        tenant: str = "",
+        deadline_ms: float | None = None,
+        cache_salt: str = "",
+        add_special_tokens: bool = True,
+    ) -> AsyncIterator[list[OutputDelta]]:
+        """Yield the deltas of the ``params.n`` sequences, one list for each engine step that brought any.
+
+        A slow reader finds several steps in one list, still with one delta for each sequence. Closing the iterator
+        aborts what has not ended.
+
+        Raises:
+            InvalidRequestError: prompt or parameters do not fit the model; before anything is yielded.
+            QueueFullError: the waiting queue is at its limit.
+            EngineStoppedError: the engine takes no requests.
+        """
+        arrived_at = self._engine.clock.now()
+        prompt_ids = await self._tokenize(prompt, add_special_tokens)
+        options = RequestOptions(priority=priority, tenant=tenant, deadline_ms=deadline_ms, cache_salt=cache_salt)
+        requests = self._requests.build(
+            prompt_ids, params, request_id=request_id, arrived_at=arrived_at, options=options
+        )
+        choices = Choices(requests, self._tokenizer, self._engine.finish)
+        ids = [request.id for request in requests]
+        stream = await self._engine.submit_all(requests)
+        self._enter(request_id, ids)
+        try:
+            async for updates in stream:
+                deltas = [delta for update in updates if (delta := choices.feed(update)) is not None]
+                if deltas:
+                    yield deltas
+                if not choices.num_open:
+                    return
+        finally:
+            stream.close()
+            self._leave(request_id, ids)
+
+    async def explain(self, request_id: str) -> list[Explanation]:
+        """Say where the sequences that run under the caller's ``request_id`` are; empty when there are none."""
+        explanations = [await self._engine.explain(own_id) for own_id in tuple(self._running.get(request_id, ()))]
+        return [explanation for explanation in explanations if explanation is not None]
+
+    def close(self) -> None:
+        """Release the tokenizer's threads; idempotent. The engine is somebody else's."""
+        self._pool.shutdown(wait=False)
+
+    async def _tokenize(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if len(prompt) <= INLINE_PROMPT_LENGTH:
+            return self._tokenizer.encode(prompt, add_special_tokens)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._tokenizer.encode, prompt, add_special_tokens)
+
+    def _enter(self, request_id: str, ids: list[RequestId]) -> None:
+        self._running.setdefault(request_id, []).extend(ids)
+
+    def _leave(self, request_id: str, ids: list[RequestId]) -> None:
+        left = [own_id for own_id in self._running[request_id] if own_id not in ids]
+        if left:
+            self._running[request_id] = left
+        else:
+            del self._running[request_id]

@@ -1,0 +1,146 @@
+"""From a prompt and parameters to the requests that the engine runs, or to the reason why not."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hotseat.core.request import Request, RequestId, SamplingParams
+from hotseat.errors import InvalidRequestError, PromptTooLongError
+
+__all__ = ["RequestFactory", "RequestOptions", "child_seed"]
+
+_SEED_MASK = (1 << 63) - 1
+
+
+def child_seed(seed: int | None, index: int) -> int:
+    """Return the seed of sequence ``index``: the first is the caller's own, so that ``n`` does not change it.
+
+    Others are hashed, so that sequence 1 of seed 5 has nothing to do with sequence 0 of seed 6. Without a seed each
+    one is drawn.
+    """
+    if seed is None:
+        return int.from_bytes(os.urandom(8), "little") & _SEED_MASK
+    if index == 0:
+        return seed & _SEED_MASK
+    digest = hashlib.blake2b(f"{seed}:{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & _SEED_MASK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """What a caller says about a request beside its prompt and sampling."""
+
+    priority: int = 0
+    tenant: str = ""
+    deadline_ms: float | None = None  # from arrival to the first token
+    cache_salt: str = ""
+
+
+class RequestFactory:
+    """Check prompts and parameters against the model and make requests, one for each of the ``n`` sequences.
+
+    Ids are never used twice: what the caller passes is only their beginning.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        eos_token_ids: frozenset[int] = frozenset(),
+        default_max_tokens: int | None = None,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._eos_token_ids = eos_token_ids
+        self._default_max_tokens = default_max_tokens  # when a request has none; None: what the context holds
+        self._serial = itertools.count()
+
+    def build(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        arrived_at: float,
+        options: RequestOptions,
+    ) -> list[Request]:
+        """Return the requests for the sequences of one prompt.
+
+        Raises:
+            InvalidRequestError: a token id is outside the vocabulary, the prompt is empty, or the sequence would not
+                fit the model's context; the message has the numbers.
+        """
+        self._check_ids(prompt_ids, "prompt")
+        self._check_params(params)
+        max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
+        serial = next(self._serial)
+        ids = [f"{request_id}.{serial}"] if params.n == 1 else [f"{request_id}.{serial}/{i}" for i in range(params.n)]
+        deadline_at = None if options.deadline_ms is None else arrived_at + options.deadline_ms / 1000
+        first_params = replace(params, max_tokens=max_tokens)
+        # The prompt is the same for all: one of them computes its log-probabilities, the others read the cache.
+        other_params = replace(first_params, prompt_logprobs=None) if params.n > 1 else first_params
+        return [
+            Request(
+                id=RequestId(child_id),
+                prompt_token_ids=prompt_ids,
+                params=other_params if index else first_params,
+                arrived_at=arrived_at,
+                seed=child_seed(params.seed, index),
+                eos_token_ids=self._eos_token_ids,
+                priority=options.priority,
+                tenant=options.tenant,
+                deadline_at=deadline_at,
+                cache_salt=options.cache_salt,
+            )
+            for index, child_id in enumerate(ids)
+        ]
+
+    def _check_ids(self, token_ids: list[int], param: str) -> None:
+        if not token_ids:
+            raise InvalidRequestError("the prompt is empty: at least one token is needed", param=param)
+        if set(map(type, token_ids)) != {int}:
+            raise InvalidRequestError("a prompt of token ids must hold integers only", param=param)
+        if min(token_ids) < 0 or max(token_ids) >= self._vocab_size:
+            self._check_range(token_ids, param)
+
+    def _check_range(self, token_ids: Iterable[int], param: str) -> None:
+        for token_id in token_ids:
+            if not 0 <= token_id < self._vocab_size:
+                raise InvalidRequestError(
+                    f"{param}: token id {token_id} is outside the vocabulary, which has {self._vocab_size} tokens",
+                    param=param,
+                )
+
+    def _check_params(self, params: SamplingParams) -> None:
+        if params.logit_bias:
+            self._check_range((token_id for token_id, _ in params.logit_bias), "logit_bias")
+        if params.stop_token_ids:
+            self._check_range(params.stop_token_ids, "stop_token_ids")
+        if params.allowed_token_ids is not None:
+            self._check_range(params.allowed_token_ids, "allowed_token_ids")
+
+    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
+        """Return how many tokens the sequence may get, checked against the model's context."""
+        limit = self._max_model_len
+        if num_prompt_tokens + (max_tokens != 0) > limit:
+            raise PromptTooLongError(
+                f"the prompt has {num_prompt_tokens} tokens and at least 1 is to be generated, "
+                f"but this model's maximum context length (max_model_len) is {limit} tokens",
+                param="prompt",
+            )
+        room = limit - num_prompt_tokens
+        if max_tokens is None:
+            return room if self._default_max_tokens is None else min(room, self._default_max_tokens)
+        if max_tokens > room:
+            raise InvalidRequestError(
+                f"this model's maximum context length (max_model_len) is {limit} tokens, but "
+                f"{num_prompt_tokens + max_tokens} were asked for: {num_prompt_tokens} in the prompt and "
+                f"{max_tokens} to generate (max_tokens); at most {room} can be generated",
+                param="max_tokens",
+            )
+        return max_tokens

@@ -1,0 +1,11 @@
+"""Turn what happens in the engine into numbers, records and log lines.
+
+Must not know: who decides, what computes, how anything is served; it only listens.
+"""
+
+from hotseat.telemetry.exposition import Exposition
+from hotseat.telemetry.metrics import EngineMetrics
+from hotseat.telemetry.records import RecordWriter, record_as_dict
+from hotseat.telemetry.request_log import RequestLog
+
+__all__ = ["EngineMetrics", "Exposition", "RecordWriter", "RequestLog", "record_as_dict"]
