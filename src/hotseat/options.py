@@ -24,7 +24,16 @@ from typing import Any, TypeVar
 
 from hotseat.errors import ConfigError
 
-__all__ = ["Option", "build", "collect", "from_environment", "from_file", "from_keywords", "unknown_option"]
+__all__ = [
+    "ENVIRONMENT_PREFIX",
+    "Option",
+    "build",
+    "collect",
+    "from_environment",
+    "from_file",
+    "from_keywords",
+    "unknown_option",
+]
 
 ENVIRONMENT_PREFIX = "HOTSEAT_"
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -183,11 +192,13 @@ def from_file(options: Mapping[str, Option], path: str) -> dict[str, Any]:
     return from_keywords(options, content, f"in {path}")
 
 
-def from_environment(options: Mapping[str, Option], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the HOTSEAT_ variables say; an empty variable says nothing."""
+def from_environment(
+    options: Mapping[str, Option], environment: Mapping[str, str], prefix: str = ENVIRONMENT_PREFIX
+) -> dict[str, Any]:
+    """Return what the variables that begin with ``prefix`` say; an empty variable says nothing."""
     values: dict[str, Any] = {}
     for name, option in options.items():
-        text = environment.get(ENVIRONMENT_PREFIX + name.upper(), "")
+        text = environment.get(prefix + name.upper(), "")
         # Kubernetes sets HOTSEAT_PORT=tcp://… in every pod beside a service that is named hotseat.
         if not text or (name == "port" and text.startswith("tcp://")):
             continue
@@ -196,7 +207,7 @@ def from_environment(options: Mapping[str, Option], environment: Mapping[str, st
                 tuple(option.parse(part) for part in text.split(",")) if option.is_sequence else option.parse(text)
             )
         except ConfigError as error:
-            raise ConfigError(f"{ENVIRONMENT_PREFIX}{name.upper()}: {error}") from None
+            raise ConfigError(f"{prefix}{name.upper()}: {error}") from None
     return values
 
 

@@ -1,0 +1,7 @@
+"""``python -m hotseat`` is ``hotseat``."""
+
+import sys
+
+from hotseat.cli import main
+
+sys.exit(main())

@@ -1,0 +1,133 @@
+"""Wire an engine to its observers and to the HTTP server.
+
+Must not know: the command line, the environment, how anything behind the server is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from hotseat.build import Assembly, EngineArgs, assemble
+from hotseat.engine import EventSink
+from hotseat.errors import ConfigError
+from hotseat.generation import Generator
+from hotseat.runner.config import kv_bytes_per_block
+from hotseat.server import ModelInfo, ServerConfig, ServerServices, serve
+from hotseat.telemetry import EngineMetrics, Exposition, RecordWriter, RequestLog
+
+__all__ = ["ObserverOptions", "run_server"]
+
+logger = logging.getLogger(__name__)
+
+METRICS_NAMES = ("vllm", "native", "both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverOptions:
+    """What is told of the engine's work, and to whom."""
+
+    metrics_names: str = field(
+        default="vllm",
+        metadata={
+            "help": "prefix of metrics that vLLM has too: vllm:, native (hotseat:) or both",
+            "choices": METRICS_NAMES,
+        },
+    )
+    enable_log_requests: bool = field(
+        default=False, metadata={"help": "log how each sequence ended, how long it waited and what it cost"}
+    )
+    record: Path | None = field(
+        default=None, metadata={"help": "write what each step did to this file, a JSON line each"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.metrics_names not in METRICS_NAMES:
+            raise ConfigError(f"metrics_names must be one of {', '.join(METRICS_NAMES)}, not {self.metrics_names!r}")
+
+
+def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOptions, *, started_at: float) -> int:
+    """Serve until a signal says stop; return the exit status.
+
+    Raises:
+        ConfigError: an option does not fit the model or the machine, or the port is taken.
+        ModelError: the model cannot be loaded.
+    """
+    with contextlib.ExitStack() as stack:
+        record = stack.enter_context(_open_record(observers.record)) if observers.record else None
+        return serve(lambda: _services(assemble(args), config, observers, record), config, started_at=started_at)
+
+
+def _open_record(path: Path) -> IO[str]:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"record {str(path)!r} cannot be written: {error}") from None
+
+
+def _services(
+    assembly: Assembly, config: ServerConfig, observers: ObserverOptions, record: IO[str] | None
+) -> ServerServices:
+    scheduling, model = assembly.scheduler_config, assembly.model
+    names = config.served_model_name or (model.name,)
+    metrics = EngineMetrics(
+        max_model_len=scheduling.max_model_len,
+        num_blocks=scheduling.num_kv_blocks,
+        counts_prefix_cache=scheduling.enable_prefix_caching,
+    )
+    sinks: list[EventSink] = [metrics]
+    if observers.enable_log_requests:
+        sinks.append(RequestLog())
+    if record:
+        sinks.append(RecordWriter(record))
+    exposition = Exposition(
+        metrics,
+        model_name=names[0],
+        cache_info=_cache_info(assembly),
+        num_seats=scheduling.max_num_seqs,
+        names=observers.metrics_names,
+    )
+    engine = assembly.make_engine(sinks)
+    _log_capacity(assembly)
+    return ServerServices(
+        engine=engine,
+        generator=Generator(engine, assembly.tokenizer, **assembly.generator_limits()),
+        tokenizer=assembly.tokenizer,
+        model=ModelInfo(
+            served_names=names, max_model_len=scheduling.max_model_len, created=int(time.time()), root=str(model.path)
+        ),
+        chat_template=assembly.chat_template,
+        sampling_defaults=assembly.sampling_defaults,
+        render_metrics=exposition.render,
+        honours_priority=scheduling.scheduling_policy != "fcfs",
+        max_num_seqs=scheduling.max_num_seqs,
+    )
+
+
+def _cache_info(assembly: Assembly) -> dict[str, str]:
+    scheduling = assembly.scheduler_config
+    return {
+        "block_size": str(scheduling.block_size),
+        "num_gpu_blocks": str(scheduling.num_kv_blocks),  # vLLM's name, which gateways look for
+        "cache_dtype": assembly.runner_config.kv_dtype,
+        "enable_prefix_caching": str(scheduling.enable_prefix_caching),
+    }
+
+
+def _log_capacity(assembly: Assembly) -> None:
+    scheduling, running = assembly.scheduler_config, assembly.runner_config
+    block_bytes = kv_bytes_per_block(assembly.model.spec, running.kv_dtype, scheduling.block_size)
+    logger.info(
+        "%s with %s weights; KV cache: %d tokens in %d blocks (%s, %.0f MiB); sequences up to %d tokens",
+        type(assembly.runner).__name__,
+        running.weight_dtype,
+        scheduling.num_kv_blocks * scheduling.block_size,
+        scheduling.num_kv_blocks,
+        running.kv_dtype,
+        scheduling.num_kv_blocks * block_bytes / 2**20,
+        scheduling.max_model_len,
+    )
