@@ -81,7 +81,7 @@ def small_config(**options: object) -> RunnerConfig:
         "max_num_batched_tokens": 128,
         "max_model_len": 160,
     }
-    return RunnerConfig(**{**values, **options})  # type: ignore[arg-type]
+    return RunnerConfig(**{**values, **options})
 
 
 class HandScheduler:

@@ -8,7 +8,7 @@ import pytest
 from hotseat.core.batch import StepOutput
 from hotseat.core.request import SamplingParams
 from hotseat.runner import ReferenceRunner
-from runner.hand_batches import GREEDY, HandScheduler, memory_weights, small_config, tiny_spec
+from runner.hand_batches import GREEDY, HandScheduler, f32_tensor, memory_weights, small_config, tiny_spec
 from tiny_models import TinyLlama
 
 MODEL = TinyLlama(hidden_size=48, intermediate_size=80, num_heads=6, num_kv_heads=2, head_dim=8)
@@ -141,23 +141,65 @@ def test_stale_values_that_are_not_finite_do_not_leak_into_the_next_request() ->
 
 
 def test_request_with_logits_that_are_not_finite_fails_alone() -> None:
-    weights = dict(WEIGHTS)
+    unused = min(set(range(MODEL.vocab_size)) - set(PROMPT))
     embedding = WEIGHTS["token_embedding"].dequantize().copy()
-    embedding[9] = np.nan
-    from runner.hand_batches import f32_tensor
-
-    weights["output"] = WEIGHTS["token_embedding"]
-    weights["token_embedding"] = f32_tensor(embedding)
+    embedding[unused] = np.nan
+    weights = {**WEIGHTS, "token_embedding": f32_tensor(embedding), "output": WEIGHTS["token_embedding"]}
     config = small_config()
     scheduler = HandScheduler(ReferenceRunner(tiny_spec(MODEL), weights, config), config)
-    prompt = [t if t != 9 else 8 for t in PROMPT]
-    scheduler.seat("bad", [4, 9, 5], params=SamplingParams(logprobs=1, prompt_logprobs=1))
-    scheduler.seat("me", prompt, params=SEEDED, seed=77)
+    scheduler.seat("bad", [4, unused, 5], params=SamplingParams(logprobs=1, prompt_logprobs=1))
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77)
     output = scheduler.step({"bad": 3, "me": 37})
-    assert set(output.failed) == {"bad"}
-    assert "not finite" in output.failed["bad"]  # type: ignore[index]
-    assert [token.request_id for token in output.sampled] == ["me"]
-    assert prompt != PROMPT or traced(output, "me") == run_alone("fp32")[:1]
+    assert output.failed == {"bad": "the model's logits are not finite"}
+    assert traced(output, "me") == run_alone("fp32")[:1]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["plain", "penalised", "biased", "seeded"])))
+def test_sampling_parameters_of_neighbours_do_not_mix(order: tuple[str, ...]) -> None:
+    params = {
+        "plain": GREEDY,
+        "penalised": SamplingParams(temperature=0.0, repetition_penalty=2.0, frequency_penalty=1.0, max_tokens=5),
+        "biased": SamplingParams(temperature=0.9, logit_bias=((7, 4.0),), min_tokens=3, stop_token_ids=(7,)),
+        "seeded": SamplingParams(temperature=1.5, top_k=50, top_p=0.9, min_p=0.01, presence_penalty=-1.0),
+    }
+
+    def run(*request_ids: str) -> dict[str, list[int]]:
+        scheduler = new_scheduler("fp32")
+        for request_id in request_ids:
+            scheduler.seat(request_id, PROMPT[:9], params=params[request_id], seed=99)
+        scheduler.step(dict.fromkeys(request_ids, 9))
+        scheduler.decode(*request_ids, steps=7)
+        return scheduler.sequences
+
+    together = run(*order)
+    assert all(together[request_id] == run(request_id)[request_id] for request_id in order)
+    assert len({tuple(sequence) for sequence in together.values()}) == 4
+    assert 7 not in together["biased"][9:12]
+
+
+@pytest.mark.parametrize("history", range(8))
+def test_any_history_of_chunks_and_preemptions_gives_the_same_answer(history: int) -> None:
+    rng = np.random.default_rng(history)
+    scheduler = new_scheduler("fp32")
+    requests = {"me": PROMPT, "a": OTHERS[2], "b": OTHERS[3]}
+    params = {"me": SEEDED, "a": GREEDY, "b": SamplingParams(temperature=0.8, repetition_penalty=1.2)}
+    for request_id, prompt in requests.items():
+        scheduler.seat(request_id, prompt, params=params[request_id], seed=77)
+    trace: Trace = []
+    while len(trace) < STEPS:
+        counts = {}
+        for request_id in rng.permutation(list(requests)).tolist():
+            missing = len(scheduler.sequences[request_id]) - scheduler.computed[request_id]
+            if scheduler.computed[request_id] and rng.random() < 0.1:
+                scheduler.release(request_id)
+                sequence, prompt_length = scheduler.sequences[request_id], len(requests[request_id])
+                scheduler.seat(
+                    request_id, sequence, params=params[request_id], seed=77, num_prompt_tokens=prompt_length
+                )
+            elif rng.random() < 0.8 and len(scheduler.sequences[request_id]) < 100:
+                counts[request_id] = int(rng.integers(1, missing + 1))
+        trace += traced(scheduler.step(counts), "me")
+    assert trace == run_alone("fp32")
 
 
 def test_batch_without_chunks_is_a_step_without_output() -> None:

@@ -120,7 +120,7 @@ def test_logprobs_and_ranks_equal_those_of_transformers() -> None:
     )
     scheduler.seat("r", prompt, params=params)
     outputs = [scheduler.step({"r": count}) for count in (1, 8, 12)]
-    entries = [entry for output in outputs for entry in output.prompt_logprobs.get("r", [])]  # type: ignore[call-overload]
+    entries = [entry for output in outputs for entry in output.prompt_logprobs.get("r", [])]
     assert [entry.token_id for entry in entries] == prompt[1:]
     for position, entry in enumerate(entries):
         check_entry(entry, expected[position], num_top=3)

@@ -23,7 +23,7 @@ def seating(seat: int, request_id: str, tokens: list[int], blocks: list[int], **
         token_ids=tokens,
         num_prompt_tokens=len(tokens),
         block_ids=blocks,
-        params=SamplingParams(**params),  # type: ignore[arg-type]
+        params=SamplingParams(**params),
         seed=seat,
         eos_token_ids=frozenset([2]),
     )
