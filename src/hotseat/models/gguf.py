@@ -218,7 +218,8 @@ def _read_tensor(cursor: _Cursor) -> GgufTensor:
 
 
 def _kind_name(number: int) -> str:
-    return dict(enumerate(_KIND_NAMES.split())).get(number, f"number {number}")
+    names = _KIND_NAMES.split()
+    return names[number] if number < len(names) and names[number] != "-" else f"number {number}"
 
 
 def _data_start(cursor: _Cursor, metadata: Mapping[str, MetadataValue]) -> int:

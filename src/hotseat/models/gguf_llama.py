@@ -180,9 +180,8 @@ def _rope(file: GgufFile, keys: _Keys, *, head_dim: int, context: int) -> RopeSp
     factors = None
     if (tensor := file.tensors.get("rope_freqs.weight")) is not None:
         if tensor.kind != "F32" or tensor.shape != (head_dim // 2,):
-            raise ModelError(
-                f"tensor rope_freqs.weight must be F32 [{head_dim // 2}], not {tensor.kind} {tensor.shape}"
-            )
+            found = f"{tensor.kind} {list(tensor.shape)}"
+            raise ModelError(f"tensor rope_freqs.weight must be F32 [{head_dim // 2}], not {found}")
         factors = file.weight("rope_freqs.weight").dequantize()
     rope = rope_spec(parameters, head_dim=head_dim, theta=keys.number("rope.freq_base", 10000), factors=factors)
     extra = keys.number("rope.scaling.attn_factor", 1) * keys.number("rope.scaling.yarn_attn_factor", 1)

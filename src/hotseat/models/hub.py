@@ -46,8 +46,8 @@ def _snapshot(model_id: str, files: tuple[str, ...], *, revision: str | None, to
         raise _not_found(model_id, "there is no such file or directory, and it is not a hub id either") from error
     except errors.LocalEntryNotFoundError as error:
         reason = (
-            "there is no such file or directory, it is not (completely) in the hub's cache, and the hub is switched off "
-            "(offline) or out of reach"
+            "there is no such file or directory, it is not (completely) in the hub's cache, and the hub is off "
+            "(offline mode) or out of reach"
         )
         raise _not_found(model_id, reason) from error
     except Exception as error:  # huggingface_hub lets errors of its HTTP library through, whichever that is
