@@ -1,0 +1,44 @@
+// Included once by each isa_*.cpp after its simd header: compiles every kernel
+// in the namespace HOTSEAT_ISA. Nothing here may use inline functions of the
+// standard library: the linker would keep one copy for all sets.
+#pragma once
+#include "kernels/table.h"
+// clang-format off
+#include "kernels/math.h"
+#include "kernels/elementwise.h"
+#include "kernels/dequantize.h"
+#include "kernels/linear.h"
+#include "kernels/attention.h"
+#include "kernels/vocabulary.h"
+// clang-format on
+
+namespace hotseat::HOTSEAT_ISA {
+
+static constexpr KernelTable make_table(const char *name) {
+  return {
+      .name = name,
+      .dequantize_row = dequantize_row,
+      .rotate = rotate,
+      .quantize = quantize,
+      .to_bf16 = to_bf16,
+      .rms_norm = rms_norm,
+      .rope = rope,
+      .linear = linear,
+      .write_key_bf16 = write_key_bf16,
+      .write_key_fp32 = write_key_fp32,
+      .write_value_bf16 = write_value_bf16,
+      .write_value_fp32 = write_value_fp32,
+      .widen = widen,
+      .attention_bf16 = attention<uint16_t>,
+      .attention_fp32 = attention<float>,
+      .merge_span = merge_span,
+      .divide = divide,
+      .all_finite = all_finite,
+      .maximum = maximum,
+      .sum_of_exponentials = sum_of_exponentials,
+      .weigh = weigh,
+      .divide_all = divide_all,
+  };
+}
+
+} // namespace hotseat::HOTSEAT_ISA

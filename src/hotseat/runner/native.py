@@ -1,0 +1,193 @@
+"""Compute batches with the C++ kernels: one call a step, the GIL released while it runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotseat.core.batch import Batch, StepOutput
+from hotseat.errors import ConfigError
+from hotseat.models.spec import DecoderSpec
+from hotseat.models.weights import Weights, WeightTensor
+from hotseat.runner import _native
+from hotseat.runner.config import RunnerConfig
+from hotseat.runner.results import StepResults
+from hotseat.runner.seats import Float32Array, Ragged, SeatTable
+
+__all__ = ["NativeRunner", "default_threads"]
+
+logger = logging.getLogger(__name__)
+
+_GROUP = 16  # positions of a KV group in the kernels' layout
+
+
+class NativeRunner:
+    """Implement the ``Runner`` protocol with the native decoder.
+
+    Weights are packed once, here; the stored tensors may be released afterwards, but for the embedding.
+
+    Raises:
+        ConfigError: the instruction set is not on this machine, or block_size does not suit the layout.
+    """
+
+    def __init__(self, spec: DecoderSpec, weights: Weights, config: RunnerConfig) -> None:
+        if config.block_size % _GROUP:
+            raise ConfigError(f"block_size must be a multiple of {_GROUP} for the native runner, not {config.block_size}")
+        self._config = config
+        self._table = SeatTable(config, spec.vocab_size)
+        self._results = StepResults.allocate(config)
+        self._decoder = _native.Decoder(
+            _shape(spec), _limits(config), config.weight_dtype, resolve_isa(config.isa), threads=_threads(config)
+        )
+        _load(self._decoder, spec, weights)
+        self._bind()
+        self._list_versions: tuple[int, ...] = ()
+        self._bind_lists()
+        logger.info(
+            "native runner: %s, %s, %d threads, %.0f MB of packed weights, %.0f MB of KV cache",
+            config.weight_dtype,
+            self._decoder.isa,
+            self._decoder.num_threads,
+            self._decoder.weight_bytes / 1e6,
+            self._decoder.kv_bytes / 1e6,
+        )
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return self._decoder.isa
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that compute a step."""
+        return self._decoder.num_threads
+
+    def execute(self, batch: Batch) -> StepOutput:
+        """Compute all chunks of ``batch`` and sample where ``samples`` is set."""
+        flat = self._table.prepare(batch)
+        self._bind_lists()
+        self._decoder.step(flat.num_tokens, flat.num_chunks, flat.num_samples, flat.num_prompt_rows)
+        output = self._results.to_output(flat, self._table)
+        self._table.commit(self._results.token_ids[: flat.num_samples])
+        return output
+
+    def last_logits(self) -> Float32Array:
+        """Return a copy of the logits of the last step's sampling rows, float32[num_samples, vocab_size].
+
+        Not valid after a step that computed prompt log-probabilities.
+        """
+        return np.array(self._decoder.logits(self._table.flat.num_samples))
+
+    def close(self) -> None:
+        """Release threads and memory; idempotent."""
+        self.__dict__.pop("_decoder", None)
+
+    def _bind(self) -> None:
+        table, flat, results = self._table, self._table.flat, self._results
+        sampling = {name: getattr(table.sampling, name) for name in table.sampling.__slots__}
+        seats = sampling | {
+            "tokens": table.tokens,
+            "num_tokens": table.num_tokens,
+            "num_prompt_tokens": table.num_prompt_tokens,
+            "block_tables": table.block_tables,
+        }
+        batch = {name: value for name in flat.__slots__ if isinstance(value := getattr(flat, name), np.ndarray)}
+        self._decoder.bind(
+            seats,
+            batch,
+            {"token_ids": results.token_ids, "status": results.status},
+            {name: getattr(results.sampled, name) for name in results.sampled.__slots__},
+            {name: getattr(results.prompt, name) for name in results.prompt.__slots__},
+        )
+
+    def _bind_lists(self) -> None:
+        lists = (self._table.logit_bias, self._table.allowed_ids, self._table.banned_ids)
+        versions = tuple(ragged.version for ragged in lists)
+        if versions != self._list_versions:
+            self._decoder.set_sampler_lists(*map(_ragged, lists))
+            self._list_versions = versions
+
+
+def resolve_isa(name: str) -> str:
+    """Return the kernels' name of an instruction set; ``auto`` is the best that this machine has.
+
+    Raises:
+        ConfigError: this machine does not have it.
+    """
+    supported = _native.supported_isas()
+    if name == "auto":
+        return supported[-1]
+    if name not in supported:
+        raise ConfigError(f"isa {name} is not on this machine, which has {', '.join(supported)}")
+    return name
+
+
+def default_threads() -> int:
+    """Return the number of physical cores that this process may use: affinity mask and cgroup quota honoured."""
+    allowed = sorted(os.sched_getaffinity(0))
+    cores = {_core_of(cpu) for cpu in allowed}
+    quota = _cgroup_quota()
+    return max(1, min(len(cores), len(allowed) if quota is None else int(quota)))
+
+
+def _core_of(cpu: int) -> tuple[str, str]:
+    """Return what distinguishes the physical core of a logical CPU."""
+    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        return (topology / "physical_package_id").read_text().strip(), (topology / "core_id").read_text().strip()
+    except OSError:
+        return "cpu", str(cpu)
+
+
+def _cgroup_quota() -> float | None:
+    """Return the CPUs that the cgroup grants, or ``None`` without a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else max(1.0, float(quota) / float(period))
+    except (OSError, ValueError):
+        return None
+
+
+def _threads(config: RunnerConfig) -> int:
+    return default_threads() if config.threads is None else config.threads
+
+
+def _shape(spec: DecoderSpec) -> dict[str, Any]:
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
+    return {name: getattr(spec, name) for name in (*sizes, "norm_eps")} | {
+        "rope_factor": spec.rope.attention_factor,
+        "inverse_frequencies": list(spec.rope.inverse_frequencies),
+    }
+
+
+def _limits(config: RunnerConfig) -> dict[str, Any]:
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks", "block_size")
+    return {name: getattr(config, name) for name in names} | {"kv_is_fp32": config.kv_dtype == "fp32"}
+
+
+def _ragged(ragged: Ragged) -> dict[str, Any]:
+    return {"offsets": ragged.offsets, "ids": ragged.ids, "values": ragged.values}
+
+
+def _vector(tensor: WeightTensor) -> Float32Array:
+    return np.ascontiguousarray(tensor.dequantize(), np.float32)
+
+
+def _load(decoder: _native.Decoder, spec: DecoderSpec, weights: Weights) -> None:
+    def stored(slot: str) -> tuple[str, Any]:
+        return weights[slot].kind, weights[slot].data
+
+    decoder.set_embedding(*stored("token_embedding"))
+    decoder.set_output_norm(_vector(weights["output_norm"]))
+    decoder.set_output(*stored("token_embedding" if spec.tie_word_embeddings else "output"))
+    for i in range(spec.num_layers):
+        layer = f"layers.{i}."
+        decoder.set_norms(i, _vector(weights[layer + "attention_norm"]), _vector(weights[layer + "mlp_norm"]))
+        decoder.set_qkv(i, *stored(layer + "q"), *stored(layer + "k"), *stored(layer + "v"))
+        decoder.set_attention_output(i, *stored(layer + "attention_output"))
+        decoder.set_gate_up(i, *stored(layer + "gate"), *stored(layer + "up"))
+        decoder.set_down(i, *stored(layer + "down"))
