@@ -8,9 +8,7 @@ ENGLISH = (
     "It wasn't the first time she'd asked; they'll say \"no\" again, won't they? Prices rose 12.5% to $1,234.56 in Q3. "
     "E-mail me@example.org or see https://example.org/a_b?c=1&d=%20#top — it's 100% free…"
 )
-GERMAN = (
-    "Fünf große Straßenbahnen fuhren über die Brücke; »Ärgerlich!«, rief Jürgen. Donaudampfschifffahrtsgesellschaft."
-)
+GERMAN = "Fünf große Straßenbahnen fuhren über die Brücke; »Ärgerlich!«, rief Jürgen. Donaudampfschifffahrt."
 CHINESE = "今天天气如何？客单价是一百二十三元。他说：“明天见！”《红楼梦》第３回"
 JAPANESE = "これはテストです。カタカナとひらがな、漢字も混ざっています。ｱｲｳ １２３"
 ARABIC = "مرحبا بالعالم، كيف حالك اليوم؟ ١٢٣٤ — الْعَرَبِيَّةُ"

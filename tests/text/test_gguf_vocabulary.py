@@ -88,18 +88,9 @@ def test_eos_is_added_when_the_file_says_so() -> None:
     ],
 )
 def test_words_are_split_as_the_kind_of_tokenizer_splits_them(pre: str, text: str, words: list[str]) -> None:
-    """A vocabulary of whole words makes the split visible: a word that is no token would fall into its bytes."""
-    assert words_of(pre, text, words) == words
-
-
-def words_of(pre: str, text: str, words: list[str]) -> list[str]:
-    """Encode with a vocabulary where each word is a chain of merges, so that it becomes one token."""
-    bytewise = ByteLevel(add_prefix_space=False, use_regex=False)
-    spelled = [bytewise.pre_tokenize_str(word)[0][0] for word in words]
-    # Everything that stands together in the text can merge too, unless the split keeps it apart.
-    whole = bytewise.pre_tokenize_str(unicodedata.normalize("NFC", text))[0][0]
-    chains = [*spelled, whole]
-    merges = [f"{word[:at]} {word[at]}" for word in chains for at in range(1, len(word))]
+    """The vocabulary has every substring of the text as a token, so that a word, once split off, becomes one."""
+    whole = spell(unicodedata.normalize("NFC", text))
+    merges = [f"{whole[start:at]} {whole[at]}" for start in range(len(whole)) for at in range(start + 1, len(whole))]
     tokens = dict.fromkeys([*sorted(ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in merges)])
     tokenizer = Tokenizer.from_gguf(
         {
@@ -109,7 +100,12 @@ def words_of(pre: str, text: str, words: list[str]) -> list[str]:
             "tokenizer.ggml.merges": list(dict.fromkeys(merges)),
         }
     )
-    return [tokenizer.token_text(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+    assert [tokenizer.token_text(i) for i in tokenizer.encode(text, add_special_tokens=False)] == words
+
+
+def spell(text: str) -> str:
+    """Write the bytes of ``text`` in the byte alphabet."""
+    return "".join(piece for piece, _ in ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,13 @@ class PythonBpe:
 
     @functools.cache  # noqa: B019  (lives as long as the test session)
     def merge(self, word: str) -> tuple[str, ...]:
-        pieces = [
-            char for char in spell(word) if char in self.ids
-        ]  # a byte without a token is lost, as in the original
+        # A byte without a token is lost, as in the original.
+        pieces = [character for character in spell(word) if character in self.ids]
         while len(pieces) > 1:
-            ranked = [
-                (self.ranks.get(pair, 1 << 30), at) for at, pair in enumerate(zip(pieces, pieces[1:], strict=False))
-            ]
+            pairs = enumerate(itertools.pairwise(pieces))
+            ranked = [(self.ranks.get(pair, len(self.ranks)), at) for at, pair in pairs]
             rank, at = min(ranked)
-            if rank == 1 << 30:
+            if rank == len(self.ranks):
                 break
             pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
         return tuple(pieces)
