@@ -186,13 +186,13 @@ def test_further_values_must_be_plain_data() -> None:
         ("Sure, ", "Sure, "),
         ("", ""),
         (text_parts("Sure", "then"), "Sure\nthen"),
-        ("TAG CONTINUE_FINAL_MESSAGE_TAG ", None),
+        ("a CONTINUE_FINAL_MESSAGE_TAG b ", "a CONTINUE_FINAL_MESSAGE_TAG b "),
     ],
 )
-def test_final_message_is_left_open(content: Any, expected: str | None) -> None:
+def test_final_message_is_left_open(content: Any, expected: str) -> None:
     messages = [*HELLO, {"role": "assistant", "content": content}]
     rendered = ChatTemplate(CHATML).render(messages, add_generation_prompt=False, continue_final_message=True)
-    assert rendered.endswith("<|im_start|>assistant\n" + (content if expected is None else expected))
+    assert rendered.endswith("<|im_start|>assistant\n" + expected)
 
 
 def test_final_message_that_the_template_trims_is_left_open_without_its_space() -> None:
@@ -244,18 +244,29 @@ def test_broken_template_is_the_models_fault_and_names_the_line() -> None:
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails on these messages: RecursionError"),
         ("{% for i in range(1000000) %}{% endfor %}", "fails on these messages: OverflowError"),
         ("{{ messages.append(1) }}", "not allowed"),
-        ("{{ messages.__class__ }}", "not allowed"),
         ("{{ ''.__class__.__mro__ }}", "not allowed"),
-        ("{{ raise_exception.__globals__ }}", "not allowed"),
         ("{{ namespace(__class__=1) }}", "not allowed"),
         ("{% set n = namespace() %}{% set n._x = 1 %}", "not allowed"),
-        ("{{ '{0.__class__}'.format(1) }}", "not allowed"),
     ],
 )
 def test_template_that_fails_is_a_refusal_in_plain_words(source: str, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words) as caught:
         ChatTemplate(source).render(HELLO)
     assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.__class__ }}",
+        "{{ messages | attr('__class__') }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ dict.__base__ }}{{ dict.fromkeys }}",
+        "{{ '{0.__class__}'.format(1) }}",
+    ],
+)
+def test_python_internals_do_not_exist_for_a_template(source: str) -> None:
+    assert ChatTemplate(source).render(HELLO) == ""
 
 
 def test_messages_are_never_run() -> None:
