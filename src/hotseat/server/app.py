@@ -1,0 +1,41 @@
+"""Put the application together."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from hotseat.errors import HotseatError
+from hotseat.server import generate, info, observe, page, tokens
+from hotseat.server.auth import ApiKeys
+from hotseat.server.config import ServerConfig
+from hotseat.server.errors import ApiError, handle_error
+from hotseat.server.gate import Gate
+from hotseat.server.services import ServerServices
+from hotseat.server.state import ServerContext
+from hotseat.server.version import hotseat_version
+
+__all__ = ["create_app"]
+
+
+def create_app(services: ServerServices, config: ServerConfig) -> FastAPI:
+    """Return the ASGI application; ``services.engine`` must be running when the first request comes."""
+    context = ServerContext(services, config, ApiKeys(config.api_key))
+    # The pages at /docs load their scripts from elsewhere; the description itself is at /openapi.json.
+    app = FastAPI(title="Hotseat", version=hotseat_version(), docs_url=None, redoc_url=None)
+    app.state.context = context
+    for room in (generate, tokens, info, observe, page):
+        app.include_router(room.router)
+    for kind in (ApiError, HotseatError, HTTPException):
+        app.add_exception_handler(kind, handle_error)
+    app.add_middleware(Gate, context=context)
+    if config.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    return app

@@ -1,0 +1,89 @@
+"""Read a JSON body, suspiciously: its type, size, depth and shape."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+from pydantic import ValidationError
+
+from hotseat.server.errors import ApiError, validation_error
+from hotseat.server.schema import JsonBody
+
+__all__ = ["read_json", "too_large"]
+
+MAX_DEPTH = 64
+
+Body = TypeVar("Body", bound=JsonBody)
+
+
+async def read_json(request: Request, model: type[Body], max_bytes: int) -> Body:
+    """Return the request's body as ``model``.
+
+    Raises:
+        ApiError: 400 when it is no JSON or has the wrong shape, 413 when it is too large.
+    """
+    _check_content_type(request)
+    value = _decode(await _read(request, max_bytes))
+    if not isinstance(value, dict):
+        raise ApiError(400, "The body must be a JSON object.")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise validation_error(error) from None
+
+
+def too_large(max_bytes: int) -> ApiError:
+    """Return the error for a body above the limit."""
+    return ApiError(413, f"The body is larger than {max_bytes} bytes.", code="request_too_large")
+
+
+def _check_content_type(request: Request) -> None:
+    # Also what keeps foreign web pages out: a browser asks before it sends this type across origins.
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(400, f"The content type must be application/json, not {kind[:60]!r}.")
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    parts = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > max_bytes:
+            raise too_large(max_bytes)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _decode(data: bytes) -> Any:
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError:
+        raise _too_deep() from None
+    except msgspec.MsgspecError as error:
+        # Covers NaN and Infinity, bytes that are no UTF-8, and lone surrogates.
+        raise ApiError(400, f"The body is not valid JSON: {error}") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise ApiError(400, f"The body is not valid JSON: {error}") from None
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, f"The body is nested more than {MAX_DEPTH} deep.")

@@ -1,0 +1,136 @@
+"""Say every failure in OpenAI's shape: one function maps our exceptions to HTTP, one writes the body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import Request
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from hotseat.errors import EngineStoppedError, HotseatError, InvalidRequestError, QueueFullError
+
+__all__ = ["ApiError", "as_api_error", "error_response", "handle_error", "validation_error"]
+
+RETRY_AFTER_S = 1
+MAX_SHOWN_ERRORS = 10
+MAX_SHOWN_CHARACTERS = 300
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "RequestTooLargeError",
+    500: "InternalServerError",
+    501: "NotImplementedError",
+    503: "ServiceUnavailableError",
+    504: "TimeoutError",
+}
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A failure as a client sees it.
+
+    ``retry`` says whether the same request can succeed later; the OpenAI clients obey it.
+    """
+
+    status: int
+    message: str
+    param: str | None = None
+    code: int | str | None = None
+    retry: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+
+    def body(self) -> bytes:
+        """Return the JSON object that OpenAI's clients understand."""
+        kind = _TYPES.get(self.status, "BadRequestError" if self.status < 500 else "InternalServerError")
+        code = self.status if self.code is None else self.code
+        error = {"message": self.message, "type": kind, "param": self.param, "code": code}
+        return msgspec.json.encode({"error": error})
+
+    def headers(self) -> dict[str, str]:
+        """Return what tells clients whether and when to try again."""
+        headers = {"x-should-retry": "true" if self.retry else "false"}
+        if self.retry:
+            headers["retry-after"] = str(RETRY_AFTER_S)
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            headers["www-authenticate"] = "Bearer"
+        return headers
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Map any exception to what the client is told; only messages written for users get through."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidRequestError():
+            return ApiError(400, str(error), error.param)
+        case QueueFullError():
+            return ApiError(503, f"The server is overloaded: {error}", code="server_overloaded", retry=True)
+        case EngineStoppedError():
+            return ApiError(503, str(error) or "The engine is stopped.", code="engine_stopped")
+        case HTTPException():
+            return ApiError(error.status_code, _http_message(error))
+        case HotseatError():
+            return ApiError(500, str(error))
+        case _:
+            return ApiError(500, "The server failed while it handled this request; its log has the details.")
+
+
+def error_response(error: ApiError) -> Response:
+    """Return ``error`` as an HTTP response."""
+    return Response(error.body(), error.status, error.headers(), "application/json")
+
+
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Answer a request whose handler raised ``error`` before a response began."""
+    response = error_response(as_api_error(error))
+    if isinstance(error, HTTPException) and error.headers:
+        response.headers.update(error.headers)
+    return response
+
+
+def validation_error(error: ValidationError) -> ApiError:
+    """Say which fields of a body are wrong, at most ten of them, inputs cut short."""
+    # A union reports once for each of its members; the first of each field is enough.
+    seen: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        path = _field_path(item["loc"])
+        if path not in seen:
+            seen[path] = f"{path}: {item['msg']}{_shown(item.get('input'))}" if path else item["msg"]
+    messages = list(seen.values())
+    text = "; ".join(messages[:MAX_SHOWN_ERRORS])
+    if len(messages) > MAX_SHOWN_ERRORS:
+        text += f"; and {len(messages) - MAX_SHOWN_ERRORS} more"
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
+    return ApiError(400, text, str(first[0]) if first else None)
+
+
+def _field_path(location: tuple[int | str, ...]) -> str:
+    """Return ``messages.0.content``; pydantic's names of union members are no part of it."""
+    parts = [str(part) for part in location if isinstance(part, int) or part.isidentifier()]
+    known_types = {"str", "int", "float", "bool", "list", "dict"}
+    return ".".join(part for i, part in enumerate(parts) if i == 0 or part not in known_types)
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, list | dict):
+        return ""
+    text = repr(value)
+    return f" (got {text[:60]}…)" if len(text) > 60 else f" (got {text})"
+
+
+def _http_message(error: HTTPException) -> str:
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return "There is no such path; the API is described at /openapi.json."
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return "This path does not take this method."
+    return str(error.detail)[:MAX_SHOWN_CHARACTERS]

@@ -1,0 +1,111 @@
+"""The outermost layer: request ids, keys, size, the log line at the end, and the last catch for exceptions.
+
+Plain ASGI, so that a streamed chunk passes through one function call.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hotseat.server.body import too_large
+from hotseat.server.errors import ApiError, as_api_error, error_response
+from hotseat.server.state import RequestNote, ServerContext
+
+__all__ = ["Gate"]
+
+_logger = logging.getLogger(__name__)
+
+_CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_OPEN_PATHS = frozenset({"/", "/health", "/ready", "/version"})
+_QUIET_PATHS = frozenset({"/", "/health", "/ready", "/version", "/metrics", "/load", "/v1/steps"})
+
+
+class Gate:
+    """Let a request in, or answer in its place."""
+
+    def __init__(self, app: ASGIApp, *, context: ServerContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        passage = _Passage(scope, send)
+        try:
+            refusal = self._refusal(scope, passage)
+            if refusal is not None:
+                await error_response(refusal)(scope, receive, passage.send)
+            else:
+                await self._app(scope, receive, passage.send)
+        except ClientDisconnect:
+            passage.note.summary = passage.note.summary or "the client left"
+        except Exception as error:
+            _logger.exception("%s %s failed", scope["method"], scope["path"])
+            if not passage.status:
+                await error_response(as_api_error(error))(scope, receive, passage.send)
+        finally:
+            if not self._context.config.disable_access_log:
+                passage.log()
+
+    def _refusal(self, scope: Scope, passage: _Passage) -> ApiError | None:
+        headers = passage.headers
+        if self._context.api_keys and not self._is_open(passage.path):
+            owner = self._context.api_keys.owner(headers)
+            if owner is None:
+                message = "A valid API key is needed: send it as `Authorization: Bearer KEY`."
+                return ApiError(401, message, code="invalid_api_key")
+            passage.note.tenant = owner
+        length = headers.get(b"content-length", b"")
+        limit = self._context.config.max_request_bytes
+        if length.isdigit() and int(length[:20]) > limit:
+            return too_large(limit)
+        return None
+
+    def _is_open(self, path: str) -> bool:
+        if path == "/metrics":
+            return not self._context.config.protect_metrics
+        return path in _OPEN_PATHS or path.startswith("/static/")
+
+
+class _Passage:
+    """One request on its way through the gate."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        client_id = self.headers.get(b"x-request-id", b"")
+        has_own_id = _CLIENT_ID.fullmatch(client_id) is not None
+        self.note = RequestNote(client_id.decode() if has_own_id else uuid.uuid4().hex, has_own_id)
+        self.status = 0
+        scope["hotseat.note"] = self.note
+        self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        self._method = scope["method"]
+        self._send = send
+        self._began_at = time.monotonic()
+
+    async def send(self, message: Message) -> None:
+        """Pass ``message`` on; every response gets the request's id."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers: list[Any] = list(message.get("headers", ()))
+            message["headers"] = [*headers, (b"x-request-id", self.note.request_id.encode())]
+        await self._send(message)
+
+    def log(self) -> None:
+        """Write the line that every request ends with; polled paths only when they failed."""
+        path = self.path
+        if self.status and self.status < 400 and (path in _QUIET_PATHS or path.startswith("/static/")):
+            return
+        took_ms = (time.monotonic() - self._began_at) * 1e3
+        # The path comes from the client: repr keeps line breaks and control characters out of the log.
+        text = "%s %s %s %.1f ms %s%s"
+        note = self.note
+        summary = f" {note.summary}" if note.summary else ""
+        _logger.info(text, self._method, repr(path[:200])[1:-1], self.status or "-", took_ms, note.request_id, summary)

@@ -1,0 +1,208 @@
+"""The endpoints that generate: text completions and chat completions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from hotseat.core.request import SamplingParams
+from hotseat.errors import InvalidRequestError
+from hotseat.server.answer import Answer
+from hotseat.server.body import read_json
+from hotseat.server.errors import ApiError
+from hotseat.server.merge import DeltaStream
+from hotseat.server.respond import GenerationResponse
+from hotseat.server.sampling import chat_sampling, completion_sampling
+from hotseat.server.schema import (
+    MAX_PROMPTS,
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    TokenizeRequest,
+)
+from hotseat.server.state import ServerContext, context_of, note_of
+from hotseat.server.unsupported import refuse_unsupported
+
+__all__ = ["chat_prompt", "check_model", "router"]
+
+MAX_CHOICES = 4096
+
+router = APIRouter()
+
+
+@router.post("/v1/completions", tags=["OpenAI"])
+async def create_completion(request: Request) -> Response:
+    """Continue one or more prompts."""
+    context = context_of(request)
+    body = await read_json(request, CompletionRequest, context.config.max_request_bytes)
+    _check(body, context)
+    params = completion_sampling(body, context.services.sampling_defaults)
+    prompts = _prompts(body)
+    answer = _answer(body, context, "cmpl-", prompts, params)
+    return _respond(request, body, answer, params)
+
+
+@router.post("/v1/chat/completions", tags=["OpenAI"])
+async def create_chat_completion(request: Request) -> Response:
+    """Answer the last message of a chat."""
+    context = context_of(request)
+    body = await read_json(request, ChatCompletionRequest, context.config.max_request_bytes)
+    _check(body, context)
+    params = chat_sampling(body, context.services.sampling_defaults)
+    prompt_ids = await chat_prompt(body, context)
+    if body.max_completion_tokens is not None:
+        params = _within_context(params, len(prompt_ids), context.services.model.max_model_len)
+    answer = _answer(body, context, "chatcmpl-", [prompt_ids], params)
+    return _respond(request, body, answer, params)
+
+
+def check_model(name: str | None, context: ServerContext) -> str:
+    """Return the name under which to answer a request for ``name``; none means the served model.
+
+    Raises:
+        ApiError: 404, there is no such model.
+    """
+    served = context.services.model.served_names
+    if not name:
+        return served[0]
+    if name not in served:
+        raise ApiError(404, f"The model `{name[:200]}` does not exist.", "model", code="model_not_found")
+    return name
+
+
+async def chat_prompt(body: ChatCompletionRequest | TokenizeRequest, context: ServerContext) -> list[int]:
+    """Write the messages as the model's template wants them and tokenize that, off the event loop.
+
+    Raises:
+        InvalidRequestError: the template does not take them.
+    """
+    template, tokenizer = context.services.chat_template, context.services.tokenizer
+    if template is None:
+        raise InvalidRequestError("This model has no chat template; use /v1/completions.", param="messages")
+    options: dict[str, Any] = dict(body.chat_template_kwargs or {})
+    for name in ("add_generation_prompt", "continue_final_message", "documents", "messages", "tools"):
+        if name in options:
+            raise InvalidRequestError(f"Send `{name}` as a field of its own.", param="chat_template_kwargs")
+    if isinstance(body, ChatCompletionRequest):
+        if body.reasoning_effort is not None:
+            options["reasoning_effort"] = body.reasoning_effort
+        if body.documents is not None:
+            options["documents"] = body.documents
+    options["add_generation_prompt"] = body.add_generation_prompt is not False
+    options["continue_final_message"] = bool(body.continue_final_message)
+    messages = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
+
+    def render_and_tokenize() -> list[int]:
+        text = template.render(messages, **options)
+        # A template writes the special tokens itself; the tokenizer adds none unless asked to.
+        return tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens))
+
+    return await asyncio.to_thread(render_and_tokenize)
+
+
+def _within_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
+    """Treat ``max_completion_tokens`` as OpenAI does: an upper bound, no matter whether the context holds so many."""
+    room = max_model_len - num_prompt_tokens
+    if params.max_tokens is None or params.max_tokens <= room or room < 1:
+        return params
+    return replace(params, max_tokens=max(room, params.min_tokens))
+
+
+def _check(body: GenerationRequest, context: ServerContext) -> None:
+    """Refuse what contradicts itself or this server."""
+    check_model(body.model, context)
+    refuse_unsupported(body)
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequestError("`stream_options` needs `stream` to be true.", param="stream_options")
+    if body.priority and not context.services.honours_priority:
+        raise InvalidRequestError(
+            "`priority` cannot be honoured: the server runs a policy without priorities; "
+            "start it with --scheduling-policy priority.",
+            param="priority",
+        )
+
+
+def _prompts(body: CompletionRequest) -> list[str | list[int]]:
+    prompt = body.prompt
+    prompts: list[str | list[int]]
+    if isinstance(prompt, str):
+        prompts = [prompt]
+    elif prompt and isinstance(prompt[0], int):
+        prompts = [list(prompt)]
+    else:
+        prompts = list(prompt)  # type: ignore[arg-type]
+    if not prompts or not all(prompts):
+        raise InvalidRequestError("The prompt must not be empty.", param="prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise InvalidRequestError(f"At most {MAX_PROMPTS} prompts are taken, not {len(prompts)}.", param="prompt")
+    return prompts
+
+
+def _answer(
+    body: GenerationRequest,
+    context: ServerContext,
+    prefix: str,
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+) -> Answer:
+    if params.n * len(prompts) > MAX_CHOICES:
+        raise InvalidRequestError(f"n times the number of prompts must not exceed {MAX_CHOICES}.", param="n")
+    is_chat = isinstance(body, ChatCompletionRequest)
+    options = body.stream_options
+    return Answer(
+        id=prefix + uuid.uuid4().hex,
+        model=check_model(body.model, context),
+        created=int(time.time()),
+        prompts=prompts,
+        n=params.n,
+        is_chat=is_chat,
+        logprobs=params.logprobs,
+        skip_special_tokens=params.skip_special_tokens,
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        return_token_ids=bool(body.return_token_ids),
+        prompt_logprobs=body.prompt_logprobs is not None,
+        echo=bool(body.echo) and not is_chat,
+        echo_text=_echo_text(body) if isinstance(body, ChatCompletionRequest) else "",
+        max_tokens=params.max_tokens,
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
+    )
+
+
+def _echo_text(body: ChatCompletionRequest) -> str:
+    """Return the message that the answer goes on with, when the client wants to see it again."""
+    last = body.messages[-1]
+    if body.echo and body.continue_final_message and isinstance(last.content, str):
+        return last.content
+    return ""
+
+
+def _respond(request: Request, body: GenerationRequest, answer: Answer, params: SamplingParams) -> Response:
+    context, note = context_of(request), note_of(request)
+    if not note.has_own_id:
+        note.request_id = answer.id
+    tenant = note.tenant or body.user or ""
+
+    def open_streams() -> list[DeltaStream]:
+        return [
+            context.services.generator.generate(
+                prompt,
+                params,
+                request_id=request_id,
+                priority=body.priority or 0,
+                tenant=tenant,
+                deadline_ms=body.deadline_ms,
+                cache_salt=body.cache_salt or "",
+                add_special_tokens=body.add_special_tokens is not False,
+            )
+            for prompt, request_id in zip(answer.prompts, answer.request_ids, strict=True)
+        ]
+
+    return GenerationResponse(answer, open_streams, context=context, note=note, stream=bool(body.stream))

@@ -1,0 +1,115 @@
+"""Endpoints to look into the engine and to step in: steps, explanations, aborts, the prefix cache."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response
+
+from hotseat.core.events import StepRecord
+from hotseat.core.request import RequestId
+from hotseat.server.body import read_json
+from hotseat.server.errors import ApiError
+from hotseat.server.schema import AbortRequest
+from hotseat.server.state import ServerContext, context_of
+from hotseat.telemetry import record_as_dict
+
+__all__ = ["router"]
+
+MAX_STEPS = 4096
+
+router = APIRouter()
+
+
+@router.get("/v1/steps", tags=["Observe"])
+async def steps(request: Request, since: int = -1, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = 256) -> Response:
+    """Return the records of steps after number ``since``, oldest first, the newest ``limit`` at most.
+
+    ``next`` is what to send as ``since`` the next time; ``stats`` are the numbers of this moment.
+    """
+    context = context_of(request)
+    records = context.services.engine.step_records(since, limit)
+    body = {
+        "next": records[-1].step if records else since,
+        "steps": [_record(record) for record in records],
+        "stats": _stats(context),
+    }
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+@router.get("/v1/requests/{request_id:path}/explain", tags=["Observe"])
+async def explain(request: Request, request_id: str) -> Response:
+    """Say where a request is and what it waits for.
+
+    ``request_id`` is an answer's id, which may stand for several sequences, or one sequence's id from a step record.
+    """
+    services = context_of(request).services
+    flight = context_of(request).flights.get(request_id)
+    explanations: list[Any] = []
+    for own_id in flight.request_ids if flight else ():
+        explanations += await services.generator.explain(own_id)
+    if not explanations:
+        single = await services.engine.explain(RequestId(request_id))
+        explanations = [] if single is None else [single]
+    if not explanations:
+        raise ApiError(404, f"No request with the id `{request_id[:200]}` is waiting or running.", "request_id")
+    body = {"request_id": request_id, "sequences": explanations}
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+@router.post("/abort_requests", tags=["Observe"])
+async def abort_requests(request: Request) -> Response:
+    """End requests by their ids, which must match exactly; their clients get the finish reason ``abort``."""
+    context = context_of(request)
+    body = await read_json(request, AbortRequest, context.config.max_request_bytes)
+    aborted = [request_id for request_id in body.request_ids if await _abort(context, request_id)]
+    missing = [request_id for request_id in body.request_ids if request_id not in set(aborted)]
+    return JSONResponse({"aborted": aborted, "not_found": missing})
+
+
+@router.post("/reset_prefix_cache", tags=["Observe"])
+async def reset_prefix_cache(request: Request) -> Response:
+    """Forget all cached blocks; refused while some are in use."""
+    was_reset = await context_of(request).services.engine.reset_prefix_cache()
+    if not was_reset:
+        raise ApiError(
+            409, "Blocks are in use by running requests; nothing was reset.", code="blocks_in_use", retry=True
+        )
+    return JSONResponse({"reset": True})
+
+
+async def _abort(context: ServerContext, request_id: str) -> bool:
+    flight = context.flights.get(request_id)
+    if flight is not None:
+        flight.end(None)
+        return True
+    engine = context.services.engine
+    is_known = await engine.explain(RequestId(request_id)) is not None
+    if is_known:
+        engine.abort(RequestId(request_id))
+    return is_known
+
+
+def _record(record: StepRecord) -> dict[str, Any]:
+    """Return a record line, and with each chunk how many tokens are known of its request."""
+    shaped = record_as_dict(record)
+    for entry, chunk in zip(shaped["scheduled"], record.scheduled(), strict=True):
+        entry["total"] = chunk.total
+    return shaped
+
+
+def _stats(context: ServerContext) -> dict[str, Any]:
+    stats = context.services.engine.stats()
+    health = context.services.engine.health()
+    return {
+        "model": context.services.model.served_names[0],
+        "max_model_len": context.services.model.max_model_len,
+        "max_num_seqs": context.services.max_num_seqs,
+        "num_running": stats.num_running,
+        "num_waiting": stats.num_waiting,
+        "alive": health.alive,
+        "reason": health.reason,
+        "now_s": context.services.engine.clock.now(),
+    }

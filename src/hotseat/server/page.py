@@ -1,0 +1,50 @@
+"""The status page and its files."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+__all__ = ["router"]
+
+_FILES = {
+    "page.html": "text/html; charset=utf-8",
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+}
+_HEADERS = {
+    "cache-control": "no-cache",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
+
+router = APIRouter()
+
+
+@router.get("/", include_in_schema=False)
+async def status_page() -> Response:
+    """Show what sits in the seats."""
+    return static_file("page.html")
+
+
+@router.get("/static/{name}", include_in_schema=False)
+async def static_file_of_page(name: str) -> Response:
+    """Return one of the page's files."""
+    if name not in _FILES:
+        raise HTTPException(404)
+    return static_file(name)
+
+
+def static_file(name: str) -> Response:
+    """Return a file of the folder ``static``."""
+    return Response(_content(name), headers=_HEADERS, media_type=_FILES[name])
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (files("hotseat.server") / "static" / name).read_bytes()

@@ -1,0 +1,180 @@
+"""Run the application: bind, start the engine, say where it is, and go down in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from hotseat.errors import ConfigError
+from hotseat.server.app import create_app
+from hotseat.server.config import ServerConfig
+from hotseat.server.services import ServerServices
+from hotseat.server.state import Flights, ServerContext, shutting_down
+from hotseat.server.version import hotseat_version
+
+__all__ = ["serve"]
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 60
+LAST_WORDS_S = 1.0  # what clients get to read the end of their streams once everything was aborted
+MANY_FILES = 65_536
+
+
+def serve(build: Callable[[], ServerServices], config: ServerConfig, *, started_at: float | None = None) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit code.
+
+    The port is taken before ``build`` runs, so that a port in use costs no model load. ``started_at`` is the instant on
+    the monotonic clock that the ready line counts from. ``build`` returns an engine that is not yet started.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    started_at = time.monotonic() if started_at is None else started_at
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _allow_many_connections()
+    with _listening_socket(config) as listener:
+        services = build()
+        app = create_app(services, config)
+        services.engine.start()
+        try:
+            server = _Server(_uvicorn_config(app, config), app.state.context, listener, started_at)
+            with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+                runner.run(server.serve(sockets=[listener]))
+        finally:
+            services.engine.stop()
+            services.generator.close()
+    logger.info("Hotseat has stopped.")
+    return 0
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, with shutdown as we want it: refuse, drain, then tell the rest that it is over."""
+
+    def __init__(
+        self, config: uvicorn.Config, context: ServerContext, listener: socket.socket, started_at: float
+    ) -> None:
+        super().__init__(config)
+        self._context = context
+        self._listener = listener
+        self._started_at = started_at
+        self._shutdown = _Shutdown(self, context.flights, context.config.shutdown_timeout_s)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections and say so."""
+        await super().startup(sockets)
+        services, config = self._context.services, self._context.config
+        took_s = time.monotonic() - self._started_at
+        logger.info(
+            "Hotseat %s serves %s at %s (%d seats, ready in %.2f s%s)",
+            hotseat_version(),
+            ", ".join(services.model.served_names),
+            _url(self._listener, config),
+            services.max_num_seqs,
+            took_s,
+            "; reachable from this machine only" if _is_loopback(self._listener) else "",
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT for as long as the server runs; both end it with exit code 0."""
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, self._shutdown.advance)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+
+class _Shutdown:
+    """The stages of going down. A signal starts them; a second one does not wait for running requests."""
+
+    def __init__(self, server: uvicorn.Server, flights: Flights, timeout_s: float) -> None:
+        self._server = server
+        self._flights = flights
+        self._timeout_s = timeout_s
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def advance(self) -> None:
+        """Enter the next stage."""
+        if self._deadline is None:
+            self._drain()
+        else:
+            self._deadline.cancel()
+            self._end_all()
+
+    def _drain(self) -> None:
+        self._flights.refuses_new = True
+        self._server.should_exit = True  # no new connections; open ones close after their response
+        logger.info("Shutting down: %d requests get up to %g s to finish.", len(self._flights), self._timeout_s)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._timeout_s, self._end_all)
+
+    def _end_all(self) -> None:
+        count = self._flights.end_all(shutting_down())
+        if count:
+            logger.warning("Aborted %d requests that had not finished.", count)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._server.force_exit = True
+
+
+def _uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,  # the gate writes a line at the end of each request, with more in it
+        log_config=None,
+        log_level=logging.WARNING,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        root_path=config.root_path,
+        ssl_keyfile=config.ssl_keyfile,
+        ssl_certfile=config.ssl_certfile,
+    )
+
+
+@contextlib.contextmanager
+def _listening_socket(config: ServerConfig) -> Iterator[socket.socket]:
+    try:
+        address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address[4][:2], family=address[0], backlog=2048, reuse_port=False)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror or error}") from error
+    with listener:
+        yield listener
+
+
+def _url(listener: socket.socket, config: ServerConfig) -> str:
+    scheme = "https" if config.ssl_certfile else "http"
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{config.root_path}"
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    host: str = listener.getsockname()[0]
+    return host == "::1" or host.startswith("127.")
+
+
+def _allow_many_connections() -> None:
+    """Raise the soft limit of open files: each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

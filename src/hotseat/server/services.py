@@ -1,0 +1,41 @@
+"""What the server is given: the engine and its surroundings, ready to use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from hotseat.engine import Engine
+from hotseat.generation import Generator
+from hotseat.text import ChatTemplate, Tokenizer
+
+__all__ = ["ModelInfo", "ServerServices"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What clients may know of the served model. The first of ``served_names`` is its proper one."""
+
+    served_names: tuple[str, ...]
+    max_model_len: int
+    created: int  # seconds since 1970
+    root: str = ""  # path or hub id that it was loaded from
+
+    def __post_init__(self) -> None:
+        assert self.served_names, "a model is served under at least one name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerServices:
+    """The objects behind the endpoints, wired elsewhere."""
+
+    engine: Engine
+    generator: Generator
+    tokenizer: Tokenizer
+    model: ModelInfo
+    chat_template: ChatTemplate | None = None
+    # What a request's omitted sampling fields become: the model's generation_config, by SamplingParams' names.
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    render_metrics: Callable[[], bytes] = bytes  # Prometheus text format
+    honours_priority: bool = False  # whether the scheduling policy looks at a request's priority
+    max_num_seqs: int = 64  # seats, for the status page

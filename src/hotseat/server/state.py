@@ -1,0 +1,103 @@
+"""What the server knows of the requests that it is answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from hotseat.server.auth import ApiKeys
+from hotseat.server.config import ServerConfig
+from hotseat.server.errors import ApiError
+from hotseat.server.services import ServerServices
+
+__all__ = ["Flight", "Flights", "RequestNote", "ServerContext", "context_of", "note_of", "shutting_down"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """An answer that is being generated.
+
+    ``request_ids`` are what its generations are called, one for each prompt. ``end`` ends it now: with an error, or,
+    when there is none, with the finish reason ``abort``.
+    """
+
+    request_ids: Sequence[str]
+    end: Callable[[ApiError | None], None]
+
+
+class Flights:
+    """The answers under way, by the id that stands in them; each can be ended from outside."""
+
+    def __init__(self) -> None:
+        self.refuses_new = False
+        self._flights: dict[str, Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def enter(self, answer_id: str, flight: Flight) -> None:
+        """Register an answer.
+
+        Raises:
+            ApiError: 503, the server is going down.
+        """
+        if self.refuses_new:
+            raise shutting_down()
+        assert answer_id not in self._flights, f"two answers have the id {answer_id}"
+        self._flights[answer_id] = flight
+
+    def leave(self, answer_id: str) -> None:
+        """Forget an answer; idempotent."""
+        self._flights.pop(answer_id, None)
+
+    def get(self, answer_id: str) -> Flight | None:
+        """Return the answer with exactly this id."""
+        return self._flights.get(answer_id)
+
+    def end_all(self, error: ApiError) -> int:
+        """End every answer with ``error``; returns how many there were."""
+        flights = list(self._flights.values())
+        for flight in flights:
+            flight.end(error)
+        return len(flights)
+
+
+def shutting_down() -> ApiError:
+    """Return what clients are told while the server goes down."""
+    return ApiError(503, "The server is shutting down.", code="shutting_down", retry=True)
+
+
+@dataclass(slots=True)
+class RequestNote:
+    """What the layers tell each other about one HTTP request."""
+
+    request_id: str
+    has_own_id: bool  # whether the client sent the id
+    tenant: str = ""  # name of the API key
+    summary: str = ""  # for the line in the access log
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """All that an endpoint may need."""
+
+    services: ServerServices
+    config: ServerConfig
+    api_keys: ApiKeys
+    flights: Flights = field(default_factory=Flights)
+
+
+def context_of(request: Request) -> ServerContext:
+    """Return the context of the application that serves ``request``."""
+    context = request.app.state.context
+    assert isinstance(context, ServerContext), "create_app sets the context"
+    return context
+
+
+def note_of(request: Request) -> RequestNote:
+    """Return the note of ``request``."""
+    note = request.scope["hotseat.note"]
+    assert isinstance(note, RequestNote), "the gate writes a note for each request"
+    return note

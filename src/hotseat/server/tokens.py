@@ -1,0 +1,61 @@
+"""Endpoints between text and token ids."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from hotseat.errors import InvalidRequestError
+from hotseat.server.body import read_json
+from hotseat.server.generate import chat_prompt, check_model
+from hotseat.server.logprobs import TokenNames
+from hotseat.server.schema import DetokenizeRequest, TokenizeRequest
+from hotseat.server.state import context_of
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.post("/tokenize", tags=["Tokens"])
+@router.post("/v1/tokenize", tags=["Tokens"], include_in_schema=False)
+async def tokenize(request: Request) -> Response:
+    """Turn a prompt, or the messages of a chat, into token ids."""
+    context = context_of(request)
+    body = await read_json(request, TokenizeRequest, context.config.max_request_bytes)
+    check_model(body.model, context)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("Send either `prompt` or `messages`.", param="prompt")
+    tokenizer = context.services.tokenizer
+    if body.prompt is None:
+        token_ids = await chat_prompt(body, context)
+    else:
+        adds_special = body.add_special_tokens is not False
+        token_ids = await asyncio.to_thread(tokenizer.encode, body.prompt, add_special_tokens=adds_special)
+    names = TokenNames(tokenizer)
+    return JSONResponse(
+        {
+            "count": len(token_ids),
+            "max_model_len": context.services.model.max_model_len,
+            "tokens": token_ids,
+            "token_strs": [names.name(token_id) for token_id in token_ids] if body.return_token_strs else None,
+        }
+    )
+
+
+@router.post("/detokenize", tags=["Tokens"])
+@router.post("/v1/detokenize", tags=["Tokens"], include_in_schema=False)
+async def detokenize(request: Request) -> Response:
+    """Turn token ids into text, special tokens included."""
+    context = context_of(request)
+    body = await read_json(request, DetokenizeRequest, context.config.max_request_bytes)
+    check_model(body.model, context)
+    tokenizer = context.services.tokenizer
+    if body.tokens and max(body.tokens) >= tokenizer.vocab_size:
+        raise InvalidRequestError(
+            f"Token id {max(body.tokens)} is outside of the vocabulary of {tokenizer.vocab_size}.", param="tokens"
+        )
+    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
+    return JSONResponse({"prompt": text})

@@ -1,0 +1,91 @@
+"""Refuse fields that would silently change the answer if they were ignored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from hotseat.errors import InvalidRequestError
+from hotseat.server.schema import ChatCompletionRequest, GenerationRequest
+
+__all__ = ["refuse_unsupported"]
+
+_logger = logging.getLogger(__name__)
+
+# Known fields that mean nothing to this engine and whose absence changes no token: accepted, never logged.
+_HARMLESS = frozenset(
+    {
+        *("best_of", "include_reasoning", "length_penalty", "metadata", "parallel_tool_calls", "prediction"),
+        *("prompt_cache_key", "request_id", "safety_identifier", "service_tier", "session_id", "store"),
+        *("stream_interval", "spaces_between_special_tokens", "use_beam_search", "verbosity", "vllm_xargs"),
+    }
+)
+
+
+def _set(value: Any) -> bool:
+    return value is not None and value is not False and value not in ("", [], {})
+
+
+# Field → (tells whether its value asks for something that is not there, what to say).
+_REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "suffix": (_set, "text cannot be inserted before a suffix by this model"),
+    "use_beam_search": (_set, "beam search is not supported"),
+    "prompt_embeds": (_set, "prompts must be text or token ids"),
+    "truncate_prompt_tokens": (_set, "prompts are never truncated; shorten the prompt"),
+    "bad_words": (_set, "use logit_bias to keep tokens out"),
+    "logprob_token_ids": (_set, "ask for the most probable tokens by logprobs"),
+    "repetition_detection": (_set, "it is not supported"),
+    "thinking_token_budget": (_set, "it is not supported"),
+    "kv_transfer_params": (_set, "there is no transfer of the KV cache"),
+    "chat_template": (_set, "templates are not taken from requests"),
+    "functions": (_set, "it is replaced by tools, and tools are not supported"),
+    "function_call": (lambda value: _set(value) and value != "none", "tools are not supported"),
+    "audio": (_set, "only text is supported"),
+    "web_search_options": (_set, "there is no web search"),
+    "modalities": (lambda value: _set(value) and value != ["text"], "only text is supported"),
+    "structured_outputs": (_set, "constrained output is not supported"),
+    "guided_json": (_set, "constrained output is not supported"),
+    "guided_regex": (_set, "constrained output is not supported"),
+    "guided_choice": (_set, "constrained output is not supported"),
+    "guided_grammar": (_set, "constrained output is not supported"),
+    "response_format": (
+        lambda value: _set(value) and value != {"type": "text"},
+        'only {"type": "text"} is supported',
+    ),
+}
+
+
+def refuse_unsupported(body: GenerationRequest) -> None:
+    """Raise for the first field that cannot be honoured; note unknown ones in the debug log.
+
+    Raises:
+        InvalidRequestError: with ``param`` naming the field.
+    """
+    extra = body.model_extra or {}
+    for name, value in extra.items():
+        if name in _REFUSED:
+            asks, why = _REFUSED[name]
+            if asks(value):
+                raise InvalidRequestError(f"`{name}` cannot be honoured: {why}.", param=name)
+        elif name not in _HARMLESS:
+            _logger.debug("ignored unknown field %r", name[:100])
+    _refuse_best_of(body, extra.get("best_of"))
+    if isinstance(body, ChatCompletionRequest):
+        _refuse_tools(body)
+
+
+def _refuse_best_of(body: GenerationRequest, best_of: Any) -> None:
+    if best_of is not None and best_of != (body.n or 1):
+        raise InvalidRequestError("`best_of` cannot be honoured: only a value equal to n is.", param="best_of")
+
+
+def _refuse_tools(body: ChatCompletionRequest) -> None:
+    if body.tools is not None and not body.tools:
+        raise InvalidRequestError("`tools` must not be an empty list; leave it out.", param="tools")
+    if isinstance(body.tool_choice, dict) or body.tool_choice == "required":
+        raise InvalidRequestError("`tool_choice` cannot be honoured: calls cannot be forced.", param="tool_choice")
+    if body.tools and body.tool_choice != "none":
+        raise InvalidRequestError(
+            '`tools` cannot be honoured: answers are not searched for calls; send tool_choice "none".', param="tools"
+        )

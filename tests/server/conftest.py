@@ -1,0 +1,28 @@
+"""Fixtures of the server's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from server_fakes import FakeServer
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., FakeServer]]:
+    """Start servers with options of the test's own; they stop when it ends."""
+    servers: list[FakeServer] = []
+
+    def start_one(**options: Any) -> FakeServer:
+        servers.append(FakeServer(**options))
+        return servers[-1]
+
+    yield start_one
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def server(start: Callable[..., FakeServer]) -> FakeServer:
+    return start()
