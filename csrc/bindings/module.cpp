@@ -18,305 +18,250 @@ namespace hotseat {
 
 namespace {
 
-using Bytes =
-    nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Floats =
-    nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-Kind kind_named(const std::string &name) {
-  static const std::map<std::string, Kind> kinds = {
-      {"F32", Kind::F32},   {"F16", Kind::F16},   {"BF16", Kind::BF16},
-      {"Q8_0", Kind::Q8_0}, {"Q4_0", Kind::Q4_0}, {"Q4_1", Kind::Q4_1},
-      {"Q5_0", Kind::Q5_0}, {"Q5_1", Kind::Q5_1}, {"Q4_K", Kind::Q4_K},
-      {"Q5_K", Kind::Q5_K}, {"Q6_K", Kind::Q6_K},
-  };
-  const auto found = kinds.find(name);
-  if (found == kinds.end())
-    throw std::invalid_argument("tensor type " + name + " has no kernel");
-  return found->second;
+Kind kind_named(const std::string& name) {
+    static const std::map<std::string, Kind> kinds = {
+        {"F32", Kind::F32},   {"F16", Kind::F16},   {"BF16", Kind::BF16}, {"Q8_0", Kind::Q8_0},
+        {"Q4_0", Kind::Q4_0}, {"Q4_1", Kind::Q4_1}, {"Q5_0", Kind::Q5_0}, {"Q5_1", Kind::Q5_1},
+        {"Q4_K", Kind::Q4_K}, {"Q5_K", Kind::Q5_K}, {"Q6_K", Kind::Q6_K},
+    };
+    const auto found = kinds.find(name);
+    if (found == kinds.end()) throw std::invalid_argument("tensor type " + name + " has no kernel");
+    return found->second;
 }
 
-WeightMode mode_named(const std::string &name) {
-  if (name == "int8")
-    return WeightMode::int8;
-  if (name == "bf16")
-    return WeightMode::bf16;
-  if (name == "fp32")
-    return WeightMode::fp32;
-  throw std::invalid_argument("weight mode " + name +
-                              " is not one of int8, bf16, fp32");
+WeightMode mode_named(const std::string& name) {
+    if (name == "int8") return WeightMode::int8;
+    if (name == "bf16") return WeightMode::bf16;
+    if (name == "fp32") return WeightMode::fp32;
+    throw std::invalid_argument("weight mode " + name + " is not one of int8, bf16, fp32");
 }
 
 std::vector<std::string> supported_isas() {
-  std::vector<std::string> names = {"scalar"};
+    std::vector<std::string> names = {"scalar"};
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    names.push_back("avx2");
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512vnni")) {
-    names.push_back("avx512");
-    if (__builtin_cpu_supports("avx512bf16"))
-      names.push_back("avx512bf16");
-  }
-#endif
-  return names;
-}
-
-const KernelTable &table_named(const std::string &name) {
-  for (const std::string &isa : supported_isas())
-    if (isa == name) {
-#if defined(__x86_64__)
-      if (name == "avx2")
-        return avx2_table();
-      if (name == "avx512")
-        return avx512_table();
-      if (name == "avx512bf16")
-        return avx512bf16_table();
-#endif
-      return scalar_table();
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) names.push_back("avx2");
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
+        names.push_back("avx512");
+        if (__builtin_cpu_supports("avx512bf16")) names.push_back("avx512bf16");
     }
-  throw std::invalid_argument(
-      "this machine does not have the instruction set " + name);
+#endif
+    return names;
 }
 
-StoredMatrix matrix_of(const std::string &kind, const Bytes &data) {
-  return {kind_named(kind), data.data(), data.shape(1),
-          static_cast<int>(data.shape(0))};
+const KernelTable& table_named(const std::string& name) {
+    for (const std::string& isa : supported_isas())
+        if (isa == name) {
+#if defined(__x86_64__)
+            if (name == "avx2") return avx2_table();
+            if (name == "avx512") return avx512_table();
+            if (name == "avx512bf16") return avx512bf16_table();
+#endif
+            return scalar_table();
+        }
+    throw std::invalid_argument("this machine does not have the instruction set " + name);
 }
 
-std::vector<float> vector_of(const Floats &data) {
-  return {data.data(), data.data() + data.shape(0)};
+StoredMatrix matrix_of(const std::string& kind, const Bytes& data) {
+    return {kind_named(kind), data.data(), data.shape(1), static_cast<int>(data.shape(0))};
 }
+
+std::vector<float> vector_of(const Floats& data) { return {data.data(), data.data() + data.shape(0)}; }
 
 // An array by name from a dictionary, checked for its type; it must stay alive
 // as long as it is bound.
-template <class T> T *array_in(const nb::dict &arrays, const char *name) {
-  const auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(
-      arrays[name], false);
-  return array.data();
+template <class T>
+T* array_in(const nb::dict& arrays, const char* name) {
+    const auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(arrays[name], false);
+    return array.data();
 }
 
-size_t row_stride(const nb::dict &arrays, const char *name) {
-  return nb::cast<nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>>(
-             arrays[name], false)
-      .shape(1);
+size_t row_stride(const nb::dict& arrays, const char* name) {
+    return nb::cast<nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>>(arrays[name], false).shape(1);
 }
 
-LogprobArrays logprobs_in(const nb::dict &arrays) {
-  return {array_in<float>(arrays, "logprob"), array_in<int32_t>(arrays, "rank"),
-          array_in<int32_t>(arrays, "top_ids"),
-          array_in<float>(arrays, "top_logprobs"),
-          row_stride(arrays, "top_ids")};
+LogprobArrays logprobs_in(const nb::dict& arrays) {
+    return {array_in<float>(arrays, "logprob"), array_in<int32_t>(arrays, "rank"), array_in<int32_t>(arrays, "top_ids"),
+            array_in<float>(arrays, "top_logprobs"), row_stride(arrays, "top_ids")};
 }
 
-RaggedArrays ragged_in(const nb::dict &arrays) {
-  return {array_in<int32_t>(arrays, "offsets"),
-          array_in<int32_t>(arrays, "ids"), array_in<float>(arrays, "values")};
+RaggedArrays ragged_in(const nb::dict& arrays) {
+    return {array_in<int32_t>(arrays, "offsets"), array_in<int32_t>(arrays, "ids"), array_in<float>(arrays, "values")};
 }
 
-SeatArrays seats_in(const nb::dict &a) {
-  return {
-      .tokens = array_in<int32_t>(a, "tokens"),
-      .tokens_stride = row_stride(a, "tokens"),
-      .num_tokens = array_in<int32_t>(a, "num_tokens"),
-      .num_prompt_tokens = array_in<int32_t>(a, "num_prompt_tokens"),
-      .block_tables = array_in<int32_t>(a, "block_tables"),
-      .blocks_stride = row_stride(a, "block_tables"),
-      .temperature = array_in<float>(a, "temperature"),
-      .top_p = array_in<float>(a, "top_p"),
-      .top_k = array_in<int32_t>(a, "top_k"),
-      .min_p = array_in<float>(a, "min_p"),
-      .seed = array_in<uint64_t>(a, "seed"),
-      .presence_penalty = array_in<float>(a, "presence_penalty"),
-      .frequency_penalty = array_in<float>(a, "frequency_penalty"),
-      .repetition_penalty = array_in<float>(a, "repetition_penalty"),
-      .min_tokens = array_in<int32_t>(a, "min_tokens"),
-      .num_logprobs = array_in<int32_t>(a, "num_logprobs"),
-      .has_penalties = array_in<uint8_t>(a, "has_penalties"),
-  };
+SeatArrays seats_in(const nb::dict& a) {
+    return {
+        .tokens = array_in<int32_t>(a, "tokens"),
+        .tokens_stride = row_stride(a, "tokens"),
+        .num_tokens = array_in<int32_t>(a, "num_tokens"),
+        .num_prompt_tokens = array_in<int32_t>(a, "num_prompt_tokens"),
+        .block_tables = array_in<int32_t>(a, "block_tables"),
+        .blocks_stride = row_stride(a, "block_tables"),
+        .temperature = array_in<float>(a, "temperature"),
+        .top_p = array_in<float>(a, "top_p"),
+        .top_k = array_in<int32_t>(a, "top_k"),
+        .min_p = array_in<float>(a, "min_p"),
+        .seed = array_in<uint64_t>(a, "seed"),
+        .presence_penalty = array_in<float>(a, "presence_penalty"),
+        .frequency_penalty = array_in<float>(a, "frequency_penalty"),
+        .repetition_penalty = array_in<float>(a, "repetition_penalty"),
+        .min_tokens = array_in<int32_t>(a, "min_tokens"),
+        .num_logprobs = array_in<int32_t>(a, "num_logprobs"),
+        .has_penalties = array_in<uint8_t>(a, "has_penalties"),
+    };
 }
 
-BatchArrays batch_in(const nb::dict &a) {
-  return {
-      .token_ids = array_in<int32_t>(a, "token_ids"),
-      .positions = array_in<int32_t>(a, "positions"),
-      .query_start = array_in<int32_t>(a, "query_start"),
-      .seats = array_in<int32_t>(a, "seats"),
-      .context_lens = array_in<int32_t>(a, "context_lens"),
-      .writes_kv = array_in<uint8_t>(a, "writes_kv"),
-      .sample_rows = array_in<int32_t>(a, "sample_rows"),
-      .sample_seats = array_in<int32_t>(a, "sample_seats"),
-      .prompt_rows = array_in<int32_t>(a, "prompt_rows"),
-      .prompt_targets = array_in<int32_t>(a, "prompt_targets"),
-      .prompt_num_logprobs = array_in<int32_t>(a, "prompt_num_logprobs"),
-  };
+BatchArrays batch_in(const nb::dict& a) {
+    return {
+        .token_ids = array_in<int32_t>(a, "token_ids"),
+        .positions = array_in<int32_t>(a, "positions"),
+        .query_start = array_in<int32_t>(a, "query_start"),
+        .seats = array_in<int32_t>(a, "seats"),
+        .context_lens = array_in<int32_t>(a, "context_lens"),
+        .writes_kv = array_in<uint8_t>(a, "writes_kv"),
+        .sample_rows = array_in<int32_t>(a, "sample_rows"),
+        .sample_seats = array_in<int32_t>(a, "sample_seats"),
+        .prompt_rows = array_in<int32_t>(a, "prompt_rows"),
+        .prompt_targets = array_in<int32_t>(a, "prompt_targets"),
+        .prompt_num_logprobs = array_in<int32_t>(a, "prompt_num_logprobs"),
+    };
 }
 
 // A decoder and the Python objects whose memory it reads.
 class BoundDecoder {
 public:
-  BoundDecoder(const nb::dict &shape, const nb::dict &limits,
-               const std::string &mode, const std::string &isa, int threads)
-      : decoder_(shape_in(shape), limits_in(limits), mode_named(mode),
-                 table_named(isa), threads) {}
+    BoundDecoder(const nb::dict& shape, const nb::dict& limits, const std::string& mode, const std::string& isa,
+                 int threads)
+        : decoder_(shape_in(shape), limits_in(limits), mode_named(mode), table_named(isa), threads) {}
 
-  void set_embedding(const std::string &kind, const Bytes &data) {
-    keep(nb::cast(data));
-    decoder_.set_embedding(matrix_of(kind, data));
-  }
-  void bind(const nb::dict &seats, const nb::dict &batch,
-            const nb::dict &results, const nb::dict &sampled,
-            const nb::dict &prompt) {
-    keep(seats), keep(batch), keep(results), keep(sampled), keep(prompt);
-    decoder_.bind({.seats = seats_in(seats),
-                   .logit_bias = {},
-                   .allowed_ids = {},
-                   .banned_ids = {}},
-                  batch_in(batch),
-                  {.token_ids = array_in<int32_t>(results, "token_ids"),
-                   .status = array_in<uint8_t>(results, "status"),
-                   .sampled = logprobs_in(sampled),
-                   .prompt = logprobs_in(prompt)});
-  }
-  void set_sampler_lists(const nb::dict &bias, const nb::dict &allowed,
-                         const nb::dict &banned) {
-    decoder_.set_sampler_lists(ragged_in(bias), ragged_in(allowed),
-                               ragged_in(banned));
-    lists_ = nb::make_tuple(bias, allowed, banned);
-  }
-  void step(int num_tokens, int num_chunks, int num_samples,
-            int num_prompt_rows) {
-    nb::gil_scoped_release release;
-    decoder_.step({num_tokens, num_chunks, num_samples, num_prompt_rows});
-  }
-  nb::ndarray<const float, nb::numpy, nb::ndim<2>> logits(int num_rows) {
-    return {decoder_.logits(),
-            {static_cast<size_t>(num_rows),
-             static_cast<size_t>(decoder_.vocab_size())},
-            nb::find(this)};
-  }
+    void set_embedding(const std::string& kind, const Bytes& data) {
+        keep(nb::cast(data));
+        decoder_.set_embedding(matrix_of(kind, data));
+    }
+    void bind(const nb::dict& seats, const nb::dict& batch, const nb::dict& results, const nb::dict& sampled,
+              const nb::dict& prompt) {
+        keep(seats), keep(batch), keep(results), keep(sampled), keep(prompt);
+        decoder_.bind({.seats = seats_in(seats), .logit_bias = {}, .allowed_ids = {}, .banned_ids = {}},
+                      batch_in(batch),
+                      {.token_ids = array_in<int32_t>(results, "token_ids"),
+                       .status = array_in<uint8_t>(results, "status"),
+                       .sampled = logprobs_in(sampled),
+                       .prompt = logprobs_in(prompt)});
+    }
+    void set_sampler_lists(const nb::dict& bias, const nb::dict& allowed, const nb::dict& banned) {
+        decoder_.set_sampler_lists(ragged_in(bias), ragged_in(allowed), ragged_in(banned));
+        lists_ = nb::make_tuple(bias, allowed, banned);
+    }
+    void step(int num_tokens, int num_chunks, int num_samples, int num_prompt_rows) {
+        nb::gil_scoped_release release;
+        decoder_.step({num_tokens, num_chunks, num_samples, num_prompt_rows});
+    }
+    nb::ndarray<const float, nb::numpy, nb::ndim<2>> logits(int num_rows) {
+        return {decoder_.logits(),
+                {static_cast<size_t>(num_rows), static_cast<size_t>(decoder_.vocab_size())},
+                nb::find(this)};
+    }
 
-  Decoder &decoder() { return decoder_; }
+    Decoder& decoder() { return decoder_; }
 
 private:
-  static DecoderShape shape_in(const nb::dict &d) {
-    return {
-        .vocab_size = nb::cast<int>(d["vocab_size"]),
-        .hidden_size = nb::cast<int>(d["hidden_size"]),
-        .intermediate_size = nb::cast<int>(d["intermediate_size"]),
-        .num_layers = nb::cast<int>(d["num_layers"]),
-        .num_heads = nb::cast<int>(d["num_heads"]),
-        .num_kv_heads = nb::cast<int>(d["num_kv_heads"]),
-        .head_dim = nb::cast<int>(d["head_dim"]),
-        .norm_eps = nb::cast<float>(d["norm_eps"]),
-        .rope_factor = nb::cast<float>(d["rope_factor"]),
-        .inverse_frequencies =
-            nb::cast<std::vector<float>>(d["inverse_frequencies"]),
-    };
-  }
-  static DecoderLimits limits_in(const nb::dict &d) {
-    return {
-        .max_num_seqs = nb::cast<int>(d["max_num_seqs"]),
-        .max_num_batched_tokens = nb::cast<int>(d["max_num_batched_tokens"]),
-        .max_model_len = nb::cast<int>(d["max_model_len"]),
-        .num_kv_blocks = nb::cast<int>(d["num_kv_blocks"]),
-        .block_size = nb::cast<int>(d["block_size"]),
-        .kv_is_fp32 = nb::cast<bool>(d["kv_is_fp32"]),
-    };
-  }
-  void keep(nb::object object) { kept_.append(object); }
+    static DecoderShape shape_in(const nb::dict& d) {
+        return {
+            .vocab_size = nb::cast<int>(d["vocab_size"]),
+            .hidden_size = nb::cast<int>(d["hidden_size"]),
+            .intermediate_size = nb::cast<int>(d["intermediate_size"]),
+            .num_layers = nb::cast<int>(d["num_layers"]),
+            .num_heads = nb::cast<int>(d["num_heads"]),
+            .num_kv_heads = nb::cast<int>(d["num_kv_heads"]),
+            .head_dim = nb::cast<int>(d["head_dim"]),
+            .norm_eps = nb::cast<float>(d["norm_eps"]),
+            .rope_factor = nb::cast<float>(d["rope_factor"]),
+            .inverse_frequencies = nb::cast<std::vector<float>>(d["inverse_frequencies"]),
+        };
+    }
+    static DecoderLimits limits_in(const nb::dict& d) {
+        return {
+            .max_num_seqs = nb::cast<int>(d["max_num_seqs"]),
+            .max_num_batched_tokens = nb::cast<int>(d["max_num_batched_tokens"]),
+            .max_model_len = nb::cast<int>(d["max_model_len"]),
+            .num_kv_blocks = nb::cast<int>(d["num_kv_blocks"]),
+            .block_size = nb::cast<int>(d["block_size"]),
+            .kv_is_fp32 = nb::cast<bool>(d["kv_is_fp32"]),
+        };
+    }
+    void keep(nb::object object) { kept_.append(object); }
 
-  Decoder decoder_;
-  nb::list kept_;
-  nb::object lists_;
+    Decoder decoder_;
+    nb::list kept_;
+    nb::object lists_;
 };
 
 // Setters of packed matrices: the source is read once, with the GIL released.
-template <class Set> void pack(Set &&set) {
-  nb::gil_scoped_release release;
-  set();
+template <class Set>
+void pack(Set&& set) {
+    nb::gil_scoped_release release;
+    set();
 }
 
-} // namespace
+}  // namespace
 
 NB_MODULE(_native, m) {
-  m.doc() = "One step of a decoder-only transformer, batched over requests.";
-  m.def("supported_isas", &supported_isas,
-        "Instruction sets that this machine runs, the best last.");
-  nb::class_<BoundDecoder>(m, "Decoder")
-      .def(nb::init<const nb::dict &, const nb::dict &, const std::string &,
-                    const std::string &, int>(),
-           nb::arg("shape"), nb::arg("limits"), nb::arg("mode"), nb::arg("isa"),
-           nb::arg("threads"))
-      .def("set_embedding", &BoundDecoder::set_embedding, nb::arg("kind"),
-           nb::arg("data"))
-      .def("set_output_norm",
-           [](BoundDecoder &self, const Floats &weight) {
-             self.decoder().set_output_norm(vector_of(weight));
-           })
-      .def("set_output",
-           [](BoundDecoder &self, const std::string &kind, const Bytes &data) {
-             const StoredMatrix matrix = matrix_of(kind, data);
-             pack([&] { self.decoder().set_output(matrix); });
-           })
-      .def("set_norms",
-           [](BoundDecoder &self, int layer, const Floats &attention,
-              const Floats &mlp) {
-             self.decoder().set_norms(layer, vector_of(attention),
-                                      vector_of(mlp));
-           })
-      .def("set_qkv",
-           [](BoundDecoder &self, int layer, const std::string &q_kind,
-              const Bytes &q, const std::string &k_kind, const Bytes &k,
-              const std::string &v_kind, const Bytes &v) {
-             const StoredMatrix a = matrix_of(q_kind, q),
-                                b = matrix_of(k_kind, k),
-                                c = matrix_of(v_kind, v);
-             pack([&] { self.decoder().set_qkv(layer, a, b, c); });
-           })
-      .def("set_attention_output",
-           [](BoundDecoder &self, int layer, const std::string &kind,
-              const Bytes &data) {
-             const StoredMatrix matrix = matrix_of(kind, data);
-             pack([&] { self.decoder().set_attention_output(layer, matrix); });
-           })
-      .def("set_gate_up",
-           [](BoundDecoder &self, int layer, const std::string &gate_kind,
-              const Bytes &gate, const std::string &up_kind, const Bytes &up) {
-             const StoredMatrix a = matrix_of(gate_kind, gate),
-                                b = matrix_of(up_kind, up);
-             pack([&] { self.decoder().set_gate_up(layer, a, b); });
-           })
-      .def("set_down",
-           [](BoundDecoder &self, int layer, const std::string &kind,
-              const Bytes &data) {
-             const StoredMatrix matrix = matrix_of(kind, data);
-             pack([&] { self.decoder().set_down(layer, matrix); });
-           })
-      .def("bind", &BoundDecoder::bind, nb::arg("seats"), nb::arg("batch"),
-           nb::arg("results"), nb::arg("sampled"), nb::arg("prompt"))
-      .def("set_sampler_lists", &BoundDecoder::set_sampler_lists,
-           nb::arg("bias"), nb::arg("allowed"), nb::arg("banned"))
-      .def("step", &BoundDecoder::step, nb::arg("num_tokens"),
-           nb::arg("num_chunks"), nb::arg("num_samples"),
-           nb::arg("num_prompt_rows"))
-      .def("logits", &BoundDecoder::logits, nb::arg("num_rows"),
-           "A view of the logits of the last step's sampling rows; the next "
-           "step overwrites it.")
-      .def_prop_ro(
-          "weight_bytes",
-          [](BoundDecoder &self) { return self.decoder().weight_bytes(); })
-      .def_prop_ro("kv_bytes",
-                   [](BoundDecoder &self) { return self.decoder().kv_bytes(); })
-      .def_prop_ro(
-          "num_threads",
-          [](BoundDecoder &self) { return self.decoder().num_threads(); })
-      .def_prop_ro("isa", [](BoundDecoder &self) {
-        return std::string(self.decoder().isa());
-      });
+    m.doc() = "One step of a decoder-only transformer, batched over requests.";
+    m.def("supported_isas", &supported_isas, "Instruction sets that this machine runs, the best last.");
+    nb::class_<BoundDecoder>(m, "Decoder")
+        .def(nb::init<const nb::dict&, const nb::dict&, const std::string&, const std::string&, int>(),
+             nb::arg("shape"), nb::arg("limits"), nb::arg("mode"), nb::arg("isa"), nb::arg("threads"))
+        .def("set_embedding", &BoundDecoder::set_embedding, nb::arg("kind"), nb::arg("data"))
+        .def("set_output_norm",
+             [](BoundDecoder& self, const Floats& weight) { self.decoder().set_output_norm(vector_of(weight)); })
+        .def("set_output",
+             [](BoundDecoder& self, const std::string& kind, const Bytes& data) {
+                 const StoredMatrix matrix = matrix_of(kind, data);
+                 pack([&] { self.decoder().set_output(matrix); });
+             })
+        .def("set_norms",
+             [](BoundDecoder& self, int layer, const Floats& attention, const Floats& mlp) {
+                 self.decoder().set_norms(layer, vector_of(attention), vector_of(mlp));
+             })
+        .def("set_qkv",
+             [](BoundDecoder& self, int layer, const std::string& q_kind, const Bytes& q, const std::string& k_kind,
+                const Bytes& k, const std::string& v_kind, const Bytes& v) {
+                 const StoredMatrix a = matrix_of(q_kind, q), b = matrix_of(k_kind, k), c = matrix_of(v_kind, v);
+                 pack([&] { self.decoder().set_qkv(layer, a, b, c); });
+             })
+        .def("set_attention_output",
+             [](BoundDecoder& self, int layer, const std::string& kind, const Bytes& data) {
+                 const StoredMatrix matrix = matrix_of(kind, data);
+                 pack([&] { self.decoder().set_attention_output(layer, matrix); });
+             })
+        .def("set_gate_up",
+             [](BoundDecoder& self, int layer, const std::string& gate_kind, const Bytes& gate,
+                const std::string& up_kind, const Bytes& up) {
+                 const StoredMatrix a = matrix_of(gate_kind, gate), b = matrix_of(up_kind, up);
+                 pack([&] { self.decoder().set_gate_up(layer, a, b); });
+             })
+        .def("set_down",
+             [](BoundDecoder& self, int layer, const std::string& kind, const Bytes& data) {
+                 const StoredMatrix matrix = matrix_of(kind, data);
+                 pack([&] { self.decoder().set_down(layer, matrix); });
+             })
+        .def("bind", &BoundDecoder::bind, nb::arg("seats"), nb::arg("batch"), nb::arg("results"), nb::arg("sampled"),
+             nb::arg("prompt"))
+        .def("set_sampler_lists", &BoundDecoder::set_sampler_lists, nb::arg("bias"), nb::arg("allowed"),
+             nb::arg("banned"))
+        .def("step", &BoundDecoder::step, nb::arg("num_tokens"), nb::arg("num_chunks"), nb::arg("num_samples"),
+             nb::arg("num_prompt_rows"))
+        .def("logits", &BoundDecoder::logits, nb::arg("num_rows"),
+             "A view of the logits of the last step's sampling rows; the next "
+             "step overwrites it.")
+        .def_prop_ro("weight_bytes", [](BoundDecoder& self) { return self.decoder().weight_bytes(); })
+        .def_prop_ro("kv_bytes", [](BoundDecoder& self) { return self.decoder().kv_bytes(); })
+        .def_prop_ro("num_threads", [](BoundDecoder& self) { return self.decoder().num_threads(); })
+        .def_prop_ro("isa", [](BoundDecoder& self) { return std::string(self.decoder().isa()); });
 }
 
-} // namespace hotseat
+}  // namespace hotseat

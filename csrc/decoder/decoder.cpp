@@ -13,287 +13,237 @@ constexpr int kMinLogitRows = 16;
 
 // Rows per item of row-wise work: enough items for everybody, not so many that
 // handing out dominates.
-int rows_per_item(int num_rows, int num_threads) {
-  return std::clamp(num_rows / (4 * num_threads), 1, 16);
-}
+int rows_per_item(int num_rows, int num_threads) { return std::clamp(num_rows / (4 * num_threads), 1, 16); }
 
-} // namespace
+}  // namespace
 
-Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode,
-                 const KernelTable &kernels, int num_threads)
-    : shape_(std::move(shape)), limits_(limits), mode_(mode), kernels_(kernels),
+Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, const KernelTable& kernels, int num_threads)
+    : shape_(std::move(shape)),
+      limits_(limits),
+      mode_(mode),
+      kernels_(kernels),
       team_(num_threads),
-      kv_({shape_.num_layers, shape_.num_kv_heads, shape_.head_dim,
-           limits.num_kv_blocks, limits.block_size, limits.kv_is_fp32}),
-      layers_(shape_.num_layers), q_size_(shape_.num_heads * shape_.head_dim),
+      kv_({shape_.num_layers, shape_.num_kv_heads, shape_.head_dim, limits.num_kv_blocks, limits.block_size,
+           limits.kv_is_fp32}),
+      layers_(shape_.num_layers),
+      q_size_(shape_.num_heads * shape_.head_dim),
       kv_size_(shape_.num_kv_heads * shape_.head_dim),
       group_size_(shape_.num_heads / shape_.num_kv_heads) {
-  const size_t tokens = limits.max_num_batched_tokens,
-               half = shape_.head_dim / 2;
-  cosine_ = Memory(limits.max_model_len * half * sizeof(float));
-  sine_ = Memory(limits.max_model_len * half * sizeof(float));
-  for (size_t position = 0;
-       position < static_cast<size_t>(limits.max_model_len); ++position)
-    for (size_t i = 0; i < half; ++i) {
-      // The angle is a float32 product, as the models were trained with.
-      const float angle =
-          static_cast<float>(position) * shape_.inverse_frequencies[i];
-      cosine_.as<float>()[position * half + i] =
-          static_cast<float>(std::cos(static_cast<double>(angle)));
-      sine_.as<float>()[position * half + i] =
-          static_cast<float>(std::sin(static_cast<double>(angle)));
+    const size_t tokens = limits.max_num_batched_tokens, half = shape_.head_dim / 2;
+    cosine_ = Memory(limits.max_model_len * half * sizeof(float));
+    sine_ = Memory(limits.max_model_len * half * sizeof(float));
+    for (size_t position = 0; position < static_cast<size_t>(limits.max_model_len); ++position)
+        for (size_t i = 0; i < half; ++i) {
+            // The angle is a float32 product, as the models were trained with.
+            const float angle = static_cast<float>(position) * shape_.inverse_frequencies[i];
+            cosine_.as<float>()[position * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+            sine_.as<float>()[position * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+        }
+    x_ = Memory(tokens * shape_.hidden_size * sizeof(float));
+    const int widest = std::max({shape_.hidden_size, shape_.intermediate_size, q_size_});
+    encoded_.stride = (static_cast<size_t>(widest) * 4 / values_per_step(mode) + 4 + 63) / 64 * 64;
+    encoded_values_ = Memory(tokens * encoded_.stride);
+    encoded_scale_ = Memory(tokens * sizeof(float));
+    encoded_sum_ = Memory(tokens * sizeof(int32_t));
+    encoded_.values = encoded_values_.as<uint8_t>();
+    encoded_.scale = encoded_scale_.as<float>();
+    encoded_.sum = encoded_sum_.as<int32_t>();
+    qkv_ = Memory(tokens * (q_size_ + 2 * kv_size_) * sizeof(float));
+    attended_ = Memory(tokens * q_size_ * sizeof(float));
+    mlp_ = Memory(tokens * shape_.intermediate_size * sizeof(float));
+    max_logit_rows_ = std::max(limits.max_num_seqs, kMinLogitRows);
+    logits_stride_ = shape_.vocab_size;
+    logits_ = Memory(max_logit_rows_ * logits_stride_ * sizeof(float));
+    chunk_of_row_.resize(tokens);
+    partial_start_.resize(limits.max_num_seqs);
+    scratch_.resize(num_threads);
+    for (Scratch& scratch : scratch_) {
+        scratch.row.resize(widest + 16);
+        scratch.sampler = std::make_unique<SamplerScratch>(shape_.vocab_size);
     }
-  x_ = Memory(tokens * shape_.hidden_size * sizeof(float));
-  const int widest =
-      std::max({shape_.hidden_size, shape_.intermediate_size, q_size_});
-  encoded_.stride =
-      (static_cast<size_t>(widest) * 4 / values_per_step(mode) + 4 + 63) / 64 *
-      64;
-  encoded_values_ = Memory(tokens * encoded_.stride);
-  encoded_scale_ = Memory(tokens * sizeof(float));
-  encoded_sum_ = Memory(tokens * sizeof(int32_t));
-  encoded_.values = encoded_values_.as<uint8_t>();
-  encoded_.scale = encoded_scale_.as<float>();
-  encoded_.sum = encoded_sum_.as<int32_t>();
-  qkv_ = Memory(tokens * (q_size_ + 2 * kv_size_) * sizeof(float));
-  attended_ = Memory(tokens * q_size_ * sizeof(float));
-  mlp_ = Memory(tokens * shape_.intermediate_size * sizeof(float));
-  max_logit_rows_ = std::max(limits.max_num_seqs, kMinLogitRows);
-  logits_stride_ = shape_.vocab_size;
-  logits_ = Memory(max_logit_rows_ * logits_stride_ * sizeof(float));
-  chunk_of_row_.resize(tokens);
-  partial_start_.resize(limits.max_num_seqs);
-  scratch_.resize(num_threads);
-  for (Scratch &scratch : scratch_) {
-    scratch.row.resize(widest + 16);
-    scratch.sampler = std::make_unique<SamplerScratch>(shape_.vocab_size);
-  }
 }
 
-void Decoder::set_output(const StoredMatrix &matrix) {
-  output_ = Linear(kernels_, team_, mode_, shape_.hidden_size, {matrix}, false);
+void Decoder::set_output(const StoredMatrix& matrix) {
+    output_ = Linear(kernels_, team_, mode_, shape_.hidden_size, {matrix}, false);
 }
 
-void Decoder::set_norms(int layer, std::vector<float> attention,
-                        std::vector<float> mlp) {
-  layers_.at(layer).attention_norm = std::move(attention);
-  layers_.at(layer).mlp_norm = std::move(mlp);
+void Decoder::set_norms(int layer, std::vector<float> attention, std::vector<float> mlp) {
+    layers_.at(layer).attention_norm = std::move(attention);
+    layers_.at(layer).mlp_norm = std::move(mlp);
 }
 
-void Decoder::set_qkv(int layer, const StoredMatrix &q, const StoredMatrix &k,
-                      const StoredMatrix &v) {
-  layers_.at(layer).qkv =
-      Linear(kernels_, team_, mode_, shape_.hidden_size, {q, k, v}, false);
+void Decoder::set_qkv(int layer, const StoredMatrix& q, const StoredMatrix& k, const StoredMatrix& v) {
+    layers_.at(layer).qkv = Linear(kernels_, team_, mode_, shape_.hidden_size, {q, k, v}, false);
 }
 
-void Decoder::set_attention_output(int layer, const StoredMatrix &matrix) {
-  layers_.at(layer).attention_output =
-      Linear(kernels_, team_, mode_, q_size_, {matrix}, false);
+void Decoder::set_attention_output(int layer, const StoredMatrix& matrix) {
+    layers_.at(layer).attention_output = Linear(kernels_, team_, mode_, q_size_, {matrix}, false);
 }
 
-void Decoder::set_gate_up(int layer, const StoredMatrix &gate,
-                          const StoredMatrix &up) {
-  layers_.at(layer).gate_up =
-      Linear(kernels_, team_, mode_, shape_.hidden_size, {gate, up}, true);
+void Decoder::set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up) {
+    layers_.at(layer).gate_up = Linear(kernels_, team_, mode_, shape_.hidden_size, {gate, up}, true);
 }
 
-void Decoder::set_down(int layer, const StoredMatrix &matrix) {
-  layers_.at(layer).down =
-      Linear(kernels_, team_, mode_, shape_.intermediate_size, {matrix}, false);
+void Decoder::set_down(int layer, const StoredMatrix& matrix) {
+    layers_.at(layer).down = Linear(kernels_, team_, mode_, shape_.intermediate_size, {matrix}, false);
 }
 
-void Decoder::bind(const SamplerInputs &inputs, const BatchArrays &batch,
-                   const ResultArrays &results) {
-  sampler_ = inputs;
-  batch_ = batch;
-  results_ = results;
+void Decoder::bind(const SamplerInputs& inputs, const BatchArrays& batch, const ResultArrays& results) {
+    sampler_ = inputs;
+    batch_ = batch;
+    results_ = results;
 }
 
-void Decoder::set_sampler_lists(const RaggedArrays &bias,
-                                const RaggedArrays &allowed,
-                                const RaggedArrays &banned) {
-  sampler_.logit_bias = bias;
-  sampler_.allowed_ids = allowed;
-  sampler_.banned_ids = banned;
+void Decoder::set_sampler_lists(const RaggedArrays& bias, const RaggedArrays& allowed, const RaggedArrays& banned) {
+    sampler_.logit_bias = bias;
+    sampler_.allowed_ids = allowed;
+    sampler_.banned_ids = banned;
 }
 
 size_t Decoder::weight_bytes() const {
-  size_t sum = output_.num_bytes();
-  for (const Layer &layer : layers_)
-    sum += layer.qkv.num_bytes() + layer.attention_output.num_bytes() +
-           layer.gate_up.num_bytes() + layer.down.num_bytes();
-  return sum;
+    size_t sum = output_.num_bytes();
+    for (const Layer& layer : layers_)
+        sum += layer.qkv.num_bytes() + layer.attention_output.num_bytes() + layer.gate_up.num_bytes() +
+               layer.down.num_bytes();
+    return sum;
 }
 
-void Decoder::step(const BatchCounts &counts) {
-  counts_ = counts;
-  if (counts.num_tokens == 0)
-    return;
-  plan_attention();
-  team_.run([this](int member) { run_member(member); });
+void Decoder::step(const BatchCounts& counts) {
+    counts_ = counts;
+    if (counts.num_tokens == 0) return;
+    plan_attention();
+    team_.run([this](int member) { run_member(member); });
 }
 
 void Decoder::run_member(int member) {
-  const int per_item = rows_per_item(counts_.num_tokens, team_.size());
-  team_.for_each((counts_.num_tokens + per_item - 1) / per_item, member,
-                 [&](int item, int) {
-                   const int end =
-                       std::min((item + 1) * per_item, counts_.num_tokens);
-                   for (int row = item * per_item; row < end; ++row)
-                     embed(row);
-                 });
-  for (int layer = 0; layer < shape_.num_layers; ++layer)
-    run_layer(layer, member);
-  sample_rows(member);
-  prompt_logprobs(member);
+    const int per_item = rows_per_item(counts_.num_tokens, team_.size());
+    team_.for_each((counts_.num_tokens + per_item - 1) / per_item, member, [&](int item, int) {
+        const int end = std::min((item + 1) * per_item, counts_.num_tokens);
+        for (int row = item * per_item; row < end; ++row) embed(row);
+    });
+    for (int layer = 0; layer < shape_.num_layers; ++layer) run_layer(layer, member);
+    sample_rows(member);
+    prompt_logprobs(member);
 }
 
 void Decoder::embed(int row) {
-  kernels_.dequantize_row(
-      embedding_.kind,
-      embedding_.data + batch_.token_ids[row] * embedding_.row_bytes,
-      shape_.hidden_size,
-      x_.as<float>() + static_cast<size_t>(row) * shape_.hidden_size);
+    kernels_.dequantize_row(embedding_.kind, embedding_.data + batch_.token_ids[row] * embedding_.row_bytes,
+                            shape_.hidden_size, x_.as<float>() + static_cast<size_t>(row) * shape_.hidden_size);
 }
 
 void Decoder::run_layer(int index, int member) {
-  const Layer &layer = layers_[index];
-  const int rows = counts_.num_tokens;
-  const size_t hidden = shape_.hidden_size, qkv_stride = q_size_ + 2 * kv_size_;
-  const int per_item = rows_per_item(rows, team_.size());
-  const int row_items = (rows + per_item - 1) / per_item;
+    const Layer& layer = layers_[index];
+    const int rows = counts_.num_tokens;
+    const size_t hidden = shape_.hidden_size, qkv_stride = q_size_ + 2 * kv_size_;
+    const int per_item = rows_per_item(rows, team_.size());
+    const int row_items = (rows + per_item - 1) / per_item;
 
-  encode_normed(layer.attention_norm.data(), layer.qkv, member, rows, nullptr);
-  multiply(layer.qkv, member, rows, qkv_.as<float>(), qkv_stride,
-           Epilogue::store);
-  team_.for_each(row_items, member, [&](int item, int) {
-    const int end = std::min((item + 1) * per_item, rows);
-    for (int row = item * per_item; row < end; ++row)
-      rotate_and_store(index, row);
-  });
-  team_.for_each(
-      static_cast<int>(items_.size()), member,
-      [&](int item, int who) { attend(index, items_[item], scratch_[who]); });
-  team_.for_each(row_items, member, [&](int item, int) {
-    const int end = std::min((item + 1) * per_item, rows);
-    for (int row = item * per_item; row < end; ++row) {
-      float *out = attended_.as<float>() + static_cast<size_t>(row) * q_size_;
-      finish_decode_row(row, out);
-      layer.attention_output.encode(kernels_, out, encoded_, row);
-    }
-  });
-  multiply(layer.attention_output, member, rows, x_.as<float>(), hidden,
-           Epilogue::add);
-  encode_normed(layer.mlp_norm.data(), layer.gate_up, member, rows, nullptr);
-  multiply(layer.gate_up, member, rows, mlp_.as<float>(),
-           shape_.intermediate_size, Epilogue::swiglu);
-  team_.for_each(row_items, member, [&](int item, int) {
-    const int end = std::min((item + 1) * per_item, rows);
-    for (int row = item * per_item; row < end; ++row)
-      layer.down.encode(kernels_,
-                        mlp_.as<float>() +
-                            static_cast<size_t>(row) * shape_.intermediate_size,
-                        encoded_, row);
-  });
-  multiply(layer.down, member, rows, x_.as<float>(), hidden, Epilogue::add);
+    encode_normed(layer.attention_norm.data(), layer.qkv, member, rows, nullptr);
+    multiply(layer.qkv, member, rows, qkv_.as<float>(), qkv_stride, Epilogue::store);
+    team_.for_each(row_items, member, [&](int item, int) {
+        const int end = std::min((item + 1) * per_item, rows);
+        for (int row = item * per_item; row < end; ++row) rotate_and_store(index, row);
+    });
+    team_.for_each(static_cast<int>(items_.size()), member,
+                   [&](int item, int who) { attend(index, items_[item], scratch_[who]); });
+    team_.for_each(row_items, member, [&](int item, int) {
+        const int end = std::min((item + 1) * per_item, rows);
+        for (int row = item * per_item; row < end; ++row) {
+            float* out = attended_.as<float>() + static_cast<size_t>(row) * q_size_;
+            finish_decode_row(row, out);
+            layer.attention_output.encode(kernels_, out, encoded_, row);
+        }
+    });
+    multiply(layer.attention_output, member, rows, x_.as<float>(), hidden, Epilogue::add);
+    encode_normed(layer.mlp_norm.data(), layer.gate_up, member, rows, nullptr);
+    multiply(layer.gate_up, member, rows, mlp_.as<float>(), shape_.intermediate_size, Epilogue::swiglu);
+    team_.for_each(row_items, member, [&](int item, int) {
+        const int end = std::min((item + 1) * per_item, rows);
+        for (int row = item * per_item; row < end; ++row)
+            layer.down.encode(kernels_, mlp_.as<float>() + static_cast<size_t>(row) * shape_.intermediate_size,
+                              encoded_, row);
+    });
+    multiply(layer.down, member, rows, x_.as<float>(), hidden, Epilogue::add);
 }
 
 // Encode norm(x) of rows `gather[i]`, or of row i without a gather list, as row
 // i.
-void Decoder::encode_normed(const float *weight, const Linear &linear,
-                            int member, int num_rows, const int32_t *gather) {
-  const int per_item = rows_per_item(num_rows, team_.size());
-  team_.for_each(
-      (num_rows + per_item - 1) / per_item, member, [&](int item, int who) {
-        float *normed = scratch_[who].row.data();
+void Decoder::encode_normed(const float* weight, const Linear& linear, int member, int num_rows,
+                            const int32_t* gather) {
+    const int per_item = rows_per_item(num_rows, team_.size());
+    team_.for_each((num_rows + per_item - 1) / per_item, member, [&](int item, int who) {
+        float* normed = scratch_[who].row.data();
         const int end = std::min((item + 1) * per_item, num_rows);
         for (int i = item * per_item; i < end; ++i) {
-          const size_t row = gather == nullptr ? i : gather[i];
-          kernels_.rms_norm(x_.as<float>() + row * shape_.hidden_size, weight,
-                            shape_.hidden_size, shape_.norm_eps, normed);
-          linear.encode(kernels_, normed, encoded_, i);
+            const size_t row = gather == nullptr ? i : gather[i];
+            kernels_.rms_norm(x_.as<float>() + row * shape_.hidden_size, weight, shape_.hidden_size, shape_.norm_eps,
+                              normed);
+            linear.encode(kernels_, normed, encoded_, i);
         }
-      });
+    });
 }
 
-void Decoder::multiply(const Linear &linear, int member, int num_rows,
-                       float *out, size_t stride, Epilogue epilogue) {
-  team_.for_each(linear.num_items(num_rows), member, [&](int item, int) {
-    linear.compute(kernels_, encoded_, num_rows, out, stride, epilogue, item);
-  });
+void Decoder::multiply(const Linear& linear, int member, int num_rows, float* out, size_t stride, Epilogue epilogue) {
+    team_.for_each(linear.num_items(num_rows), member,
+                   [&](int item, int) { linear.compute(kernels_, encoded_, num_rows, out, stride, epilogue, item); });
 }
 
 void Decoder::rotate_and_store(int layer, int row) {
-  const int dim = shape_.head_dim, position = batch_.positions[row],
-            chunk = chunk_of_row_[row];
-  const float *cosine =
-      cosine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
-  const float *sine =
-      sine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
-  float *q =
-      qkv_.as<float>() + static_cast<size_t>(row) * (q_size_ + 2 * kv_size_);
-  float *k = q + q_size_, *v = k + kv_size_;
-  // Scores come out as base-2 logarithms.
-  const float q_factor =
-      shape_.rope_factor * kLog2E / std::sqrt(static_cast<float>(dim));
-  for (int head = 0; head < shape_.num_heads; ++head)
-    kernels_.rope(q + head * dim, cosine, sine, dim, q_factor);
-  if (!batch_.writes_kv[chunk])
-    return;
-  for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    kernels_.rope(k + head * dim, cosine, sine, dim, shape_.rope_factor);
-    kv_.write(kernels_, layer, head, block_table(chunk), position,
-              k + head * dim, v + head * dim);
-  }
+    const int dim = shape_.head_dim, position = batch_.positions[row], chunk = chunk_of_row_[row];
+    const float* cosine = cosine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
+    const float* sine = sine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
+    float* q = qkv_.as<float>() + static_cast<size_t>(row) * (q_size_ + 2 * kv_size_);
+    float *k = q + q_size_, *v = k + kv_size_;
+    // Scores come out as base-2 logarithms.
+    const float q_factor = shape_.rope_factor * kLog2E / std::sqrt(static_cast<float>(dim));
+    for (int head = 0; head < shape_.num_heads; ++head) kernels_.rope(q + head * dim, cosine, sine, dim, q_factor);
+    if (!batch_.writes_kv[chunk]) return;
+    for (int head = 0; head < shape_.num_kv_heads; ++head) {
+        kernels_.rope(k + head * dim, cosine, sine, dim, shape_.rope_factor);
+        kv_.write(kernels_, layer, head, block_table(chunk), position, k + head * dim, v + head * dim);
+    }
 }
 
-const int32_t *Decoder::block_table(int chunk) const {
-  return sampler_.seats.block_tables +
-         batch_.seats[chunk] * sampler_.seats.blocks_stride;
+const int32_t* Decoder::block_table(int chunk) const {
+    return sampler_.seats.block_tables + batch_.seats[chunk] * sampler_.seats.blocks_stride;
 }
 
 // Leave logits of rows[0 .. num_rows) in logits_.
-void Decoder::compute_logits(const int32_t *rows, int num_rows, int member) {
-  encode_normed(output_norm_.data(), output_, member, num_rows, rows);
-  multiply(output_, member, num_rows, logits_.as<float>(), logits_stride_,
-           Epilogue::store);
+void Decoder::compute_logits(const int32_t* rows, int num_rows, int member) {
+    encode_normed(output_norm_.data(), output_, member, num_rows, rows);
+    multiply(output_, member, num_rows, logits_.as<float>(), logits_stride_, Epilogue::store);
 }
 
 void Decoder::sample_rows(int member) {
-  const int num_rows = counts_.num_samples;
-  if (num_rows == 0)
-    return;
-  compute_logits(batch_.sample_rows, num_rows, member);
-  team_.for_each(num_rows, member, [&](int i, int who) {
-    const float *logits = logits_.as<float>() + i * logits_stride_;
-    SamplerScratch &scratch = *scratch_[who].sampler;
-    const int seat = batch_.sample_seats[i];
-    const SampleStatus status =
-        sample(kernels_, sampler_, seat, logits, shape_.vocab_size, scratch,
-               results_.token_ids + i);
-    results_.status[i] = static_cast<uint8_t>(status);
-    const int num_top = sampler_.seats.num_logprobs[seat];
-    if (num_top >= 0)
-      write_logprobs(kernels_, logits, shape_.vocab_size, results_.token_ids[i],
-                     num_top, scratch, results_.sampled, i);
-  });
+    const int num_rows = counts_.num_samples;
+    if (num_rows == 0) return;
+    compute_logits(batch_.sample_rows, num_rows, member);
+    team_.for_each(num_rows, member, [&](int i, int who) {
+        const float* logits = logits_.as<float>() + i * logits_stride_;
+        SamplerScratch& scratch = *scratch_[who].sampler;
+        const int seat = batch_.sample_seats[i];
+        const SampleStatus status =
+            sample(kernels_, sampler_, seat, logits, shape_.vocab_size, scratch, results_.token_ids + i);
+        results_.status[i] = static_cast<uint8_t>(status);
+        const int num_top = sampler_.seats.num_logprobs[seat];
+        if (num_top >= 0)
+            write_logprobs(kernels_, logits, shape_.vocab_size, results_.token_ids[i], num_top, scratch,
+                           results_.sampled, i);
+    });
 }
 
 void Decoder::prompt_logprobs(int member) {
-  // The logits of the sampling rows, if anybody asks for them after the step,
-  // are lost when there are prompt rows.
-  for (int first = 0; first < counts_.num_prompt_rows;
-       first += max_logit_rows_) {
-    const int num_rows =
-        std::min(max_logit_rows_, counts_.num_prompt_rows - first);
-    compute_logits(batch_.prompt_rows + first, num_rows, member);
-    team_.for_each(num_rows, member, [&](int i, int who) {
-      write_logprobs(kernels_, logits_.as<float>() + i * logits_stride_,
-                     shape_.vocab_size, batch_.prompt_targets[first + i],
-                     batch_.prompt_num_logprobs[first + i],
-                     *scratch_[who].sampler, results_.prompt, first + i);
-    });
-  }
+    // The logits of the sampling rows, if anybody asks for them after the step,
+    // are lost when there are prompt rows.
+    for (int first = 0; first < counts_.num_prompt_rows; first += max_logit_rows_) {
+        const int num_rows = std::min(max_logit_rows_, counts_.num_prompt_rows - first);
+        compute_logits(batch_.prompt_rows + first, num_rows, member);
+        team_.for_each(num_rows, member, [&](int i, int who) {
+            write_logprobs(kernels_, logits_.as<float>() + i * logits_stride_, shape_.vocab_size,
+                           batch_.prompt_targets[first + i], batch_.prompt_num_logprobs[first + i],
+                           *scratch_[who].sampler, results_.prompt, first + i);
+        });
+    }
 }
 
-} // namespace hotseat
+}  // namespace hotseat

@@ -25,143 +25,133 @@
 namespace hotseat {
 
 struct DecoderShape {
-  int vocab_size;
-  int hidden_size;
-  int intermediate_size;
-  int num_layers;
-  int num_heads;
-  int num_kv_heads;
-  int head_dim;
-  float norm_eps;
-  float rope_factor; // cos and sin are multiplied by it
-  std::vector<float> inverse_frequencies;
+    int vocab_size;
+    int hidden_size;
+    int intermediate_size;
+    int num_layers;
+    int num_heads;
+    int num_kv_heads;
+    int head_dim;
+    float norm_eps;
+    float rope_factor;  // cos and sin are multiplied by it
+    std::vector<float> inverse_frequencies;
 };
 
 struct DecoderLimits {
-  int max_num_seqs;
-  int max_num_batched_tokens;
-  int max_model_len;
-  int num_kv_blocks;
-  int block_size;
-  bool kv_is_fp32;
+    int max_num_seqs;
+    int max_num_batched_tokens;
+    int max_model_len;
+    int num_kv_blocks;
+    int block_size;
+    bool kv_is_fp32;
 };
 
 struct Layer {
-  std::vector<float> attention_norm;
-  std::vector<float> mlp_norm;
-  Linear qkv;
-  Linear attention_output;
-  Linear gate_up;
-  Linear down;
+    std::vector<float> attention_norm;
+    std::vector<float> mlp_norm;
+    Linear qkv;
+    Linear attention_output;
+    Linear gate_up;
+    Linear down;
 };
 
 class Decoder {
 public:
-  Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode,
-          const KernelTable &kernels, int num_threads);
+    Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, const KernelTable& kernels, int num_threads);
 
-  // Loading. Matrices are packed when set; the embedding is read where it lies.
-  void set_embedding(const StoredMatrix &matrix) { embedding_ = matrix; }
-  void set_output_norm(std::vector<float> weight) {
-    output_norm_ = std::move(weight);
-  }
-  void set_output(const StoredMatrix &matrix);
-  void set_norms(int layer, std::vector<float> attention,
-                 std::vector<float> mlp);
-  void set_qkv(int layer, const StoredMatrix &q, const StoredMatrix &k,
-               const StoredMatrix &v);
-  void set_attention_output(int layer, const StoredMatrix &matrix);
-  void set_gate_up(int layer, const StoredMatrix &gate, const StoredMatrix &up);
-  void set_down(int layer, const StoredMatrix &matrix);
+    // Loading. Matrices are packed when set; the embedding is read where it lies.
+    void set_embedding(const StoredMatrix& matrix) { embedding_ = matrix; }
+    void set_output_norm(std::vector<float> weight) { output_norm_ = std::move(weight); }
+    void set_output(const StoredMatrix& matrix);
+    void set_norms(int layer, std::vector<float> attention, std::vector<float> mlp);
+    void set_qkv(int layer, const StoredMatrix& q, const StoredMatrix& k, const StoredMatrix& v);
+    void set_attention_output(int layer, const StoredMatrix& matrix);
+    void set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up);
+    void set_down(int layer, const StoredMatrix& matrix);
 
-  // Bind the arrays of all later steps.
-  void bind(const SamplerInputs &inputs, const BatchArrays &batch,
-            const ResultArrays &results);
-  void set_sampler_lists(const RaggedArrays &bias, const RaggedArrays &allowed,
-                         const RaggedArrays &banned);
-  void step(const BatchCounts &counts);
+    // Bind the arrays of all later steps.
+    void bind(const SamplerInputs& inputs, const BatchArrays& batch, const ResultArrays& results);
+    void set_sampler_lists(const RaggedArrays& bias, const RaggedArrays& allowed, const RaggedArrays& banned);
+    void step(const BatchCounts& counts);
 
-  int num_threads() const { return team_.size(); }
-  size_t weight_bytes() const;
-  size_t kv_bytes() const { return kv_.num_bytes(); }
-  const char *isa() const { return kernels_.name; }
-  // Logits of the last step's sampling rows: float[num_samples][vocab_size].
-  const float *logits() const { return logits_.as<float>(); }
-  int vocab_size() const { return shape_.vocab_size; }
+    int num_threads() const { return team_.size(); }
+    size_t weight_bytes() const;
+    size_t kv_bytes() const { return kv_.num_bytes(); }
+    const char* isa() const { return kernels_.name; }
+    // Logits of the last step's sampling rows: float[num_samples][vocab_size].
+    const float* logits() const { return logits_.as<float>(); }
+    int vocab_size() const { return shape_.vocab_size; }
 
 private:
-  // An item of attention work. span >= 0: a decode's span, whose result waits
-  // in partials; else a prefill's queries.
-  struct AttentionItem {
-    int chunk;
-    int head;
-    int span;
-    int first_query;
-    int num_queries;
-  };
-  // Scratch of one member of the team.
-  struct Scratch {
-    std::vector<float> row;
-    Memory attention; // see attention.cpp
-    std::unique_ptr<SamplerScratch> sampler;
-  };
+    // An item of attention work. span >= 0: a decode's span, whose result waits
+    // in partials; else a prefill's queries.
+    struct AttentionItem {
+        int chunk;
+        int head;
+        int span;
+        int first_query;
+        int num_queries;
+    };
+    // Scratch of one member of the team.
+    struct Scratch {
+        std::vector<float> row;
+        Memory attention;  // see attention.cpp
+        std::unique_ptr<SamplerScratch> sampler;
+    };
 
-  void run_member(int member);
-  void run_layer(int index, int member);
-  void embed(int row);
-  void encode_normed(const float *weight, const Linear &linear, int member,
-                     int num_rows, const int32_t *gather);
-  void multiply(const Linear &linear, int member, int num_rows, float *out,
-                size_t stride, Epilogue epilogue);
-  void rotate_and_store(int layer, int row);
+    void run_member(int member);
+    void run_layer(int index, int member);
+    void embed(int row);
+    void encode_normed(const float* weight, const Linear& linear, int member, int num_rows, const int32_t* gather);
+    void multiply(const Linear& linear, int member, int num_rows, float* out, size_t stride, Epilogue epilogue);
+    void rotate_and_store(int layer, int row);
 
-  void plan_attention();
-  void attend(int layer, const AttentionItem &item, Scratch &scratch);
-  void attend_decode(int layer, const AttentionItem &item, Scratch &scratch);
-  void attend_prefill(int layer, const AttentionItem &item, Scratch &scratch);
-  void finish_decode_row(int row, float *out) const;
-  float *partial(int chunk, int head, int span) const;
-  const int32_t *block_table(int chunk) const;
+    void plan_attention();
+    void attend(int layer, const AttentionItem& item, Scratch& scratch);
+    void attend_decode(int layer, const AttentionItem& item, Scratch& scratch);
+    void attend_prefill(int layer, const AttentionItem& item, Scratch& scratch);
+    void finish_decode_row(int row, float* out) const;
+    float* partial(int chunk, int head, int span) const;
+    const int32_t* block_table(int chunk) const;
 
-  void compute_logits(const int32_t *rows, int num_rows, int member);
-  void sample_rows(int member);
-  void prompt_logprobs(int member);
+    void compute_logits(const int32_t* rows, int num_rows, int member);
+    void sample_rows(int member);
+    void prompt_logprobs(int member);
 
-  int num_rows_ahead(int num_rows) const;
+    int num_rows_ahead(int num_rows) const;
 
-  const DecoderShape shape_;
-  const DecoderLimits limits_;
-  const WeightMode mode_;
-  const KernelTable &kernels_;
-  Team team_;
-  KvCache kv_;
-  StoredMatrix embedding_{};
-  std::vector<float> output_norm_;
-  Linear output_;
-  std::vector<Layer> layers_;
+    const DecoderShape shape_;
+    const DecoderLimits limits_;
+    const WeightMode mode_;
+    const KernelTable& kernels_;
+    Team team_;
+    KvCache kv_;
+    StoredMatrix embedding_{};
+    std::vector<float> output_norm_;
+    Linear output_;
+    std::vector<Layer> layers_;
 
-  int q_size_, kv_size_, group_size_;
-  Memory cosine_, sine_; // float[max_model_len][head_dim / 2]
-  Memory x_;             // float[max tokens][hidden]: the residual stream
-  Memory encoded_values_, encoded_scale_, encoded_sum_;
-  EncodedRows encoded_{};
-  Memory qkv_;      // float[max tokens][q_size + 2 * kv_size]
-  Memory attended_; // float[max tokens][q_size]
-  Memory mlp_;      // float[max tokens][intermediate]
-  Memory logits_;   // float[max_logit_rows_][vocab]
-  int max_logit_rows_;
-  size_t logits_stride_;
+    int q_size_, kv_size_, group_size_;
+    Memory cosine_, sine_;  // float[max_model_len][head_dim / 2]
+    Memory x_;              // float[max tokens][hidden]: the residual stream
+    Memory encoded_values_, encoded_scale_, encoded_sum_;
+    EncodedRows encoded_{};
+    Memory qkv_;       // float[max tokens][q_size + 2 * kv_size]
+    Memory attended_;  // float[max tokens][q_size]
+    Memory mlp_;       // float[max tokens][intermediate]
+    Memory logits_;    // float[max_logit_rows_][vocab]
+    int max_logit_rows_;
+    size_t logits_stride_;
 
-  SamplerInputs sampler_{};
-  BatchArrays batch_{};
-  ResultArrays results_{};
-  BatchCounts counts_{};
-  std::vector<AttentionItem> items_;
-  std::vector<int> chunk_of_row_; // [num_tokens]
-  std::vector<size_t>
-      partial_start_; // [num_chunks], in floats; decode chunks only
-  std::vector<float> partials_;
-  std::vector<Scratch> scratch_;
+    SamplerInputs sampler_{};
+    BatchArrays batch_{};
+    ResultArrays results_{};
+    BatchCounts counts_{};
+    std::vector<AttentionItem> items_;
+    std::vector<int> chunk_of_row_;      // [num_tokens]
+    std::vector<size_t> partial_start_;  // [num_chunks], in floats; decode chunks only
+    std::vector<float> partials_;
+    std::vector<Scratch> scratch_;
 };
 
-} // namespace hotseat
+}  // namespace hotseat

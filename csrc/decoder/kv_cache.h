@@ -14,39 +14,37 @@
 namespace hotseat {
 
 struct KvShape {
-  int num_layers;
-  int num_kv_heads;
-  int head_dim;
-  int num_blocks;
-  int block_size; // a multiple of 16
-  bool is_fp32;
+    int num_layers;
+    int num_kv_heads;
+    int head_dim;
+    int num_blocks;
+    int block_size;  // a multiple of 16
+    bool is_fp32;
 };
 
 class KvCache {
 public:
-  explicit KvCache(const KvShape &shape);
+    explicit KvCache(const KvShape& shape);
 
-  int head_dim_padded() const { return head_dim_padded_; }
-  size_t num_bytes() const { return memory_.size(); }
+    int head_dim_padded() const { return head_dim_padded_; }
+    size_t num_bytes() const { return memory_.size(); }
 
-  // Write one position of one head. `table` is the sequence's block table.
-  void write(const KernelTable &kernels, int layer, int head,
-             const int32_t *table, int position, const float *key,
-             const float *value) const;
-  // Describe positions [span * 256, min(span * 256 + 256, length)).
-  SpanView view(int layer, int head, const int32_t *table, int span,
-                int length) const;
+    // Write one position of one head. `table` is the sequence's block table.
+    void write(const KernelTable& kernels, int layer, int head, const int32_t* table, int position, const float* key,
+               const float* value) const;
+    // Describe positions [span * 256, min(span * 256 + 256, length)).
+    SpanView view(int layer, int head, const int32_t* table, int span, int length) const;
 
 private:
-  const uint8_t *key_group(int layer, int head, int block, int group) const;
-  const uint8_t *value_group(int layer, int head, int block, int group) const;
+    const uint8_t* key_group(int layer, int head, int block, int group) const;
+    const uint8_t* value_group(int layer, int head, int block, int group) const;
 
-  KvShape shape_;
-  int head_dim_padded_;
-  size_t key_group_bytes_;
-  size_t value_group_bytes_;
-  size_t cell_bytes_;
-  Memory memory_;
+    KvShape shape_;
+    int head_dim_padded_;
+    size_t key_group_bytes_;
+    size_t value_group_bytes_;
+    size_t cell_bytes_;
+    Memory memory_;
 };
 
-} // namespace hotseat
+}  // namespace hotseat

@@ -7,154 +7,121 @@ namespace hotseat {
 
 namespace {
 
-constexpr int kRowBlock =
-    96; // rows of one item; a multiple of every kernel's tile
+constexpr int kRowBlock = 96;  // rows of one item; a multiple of every kernel's tile
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-} // namespace
+}  // namespace
 
 int rotation_width(int n) {
-  int width = 1;
-  while (width < 64 && n % (width * 2) == 0)
-    width *= 2;
-  return width;
+    int width = 1;
+    while (width < 64 && n % (width * 2) == 0) width *= 2;
+    return width;
 }
 
-Linear::Linear(const KernelTable &kernels, Team &team, WeightMode mode,
-               int in_features, const std::vector<StoredMatrix> &sources,
-               bool interleave)
+Linear::Linear(const KernelTable& kernels, Team& team, WeightMode mode, int in_features,
+               const std::vector<StoredMatrix>& sources, bool interleave)
     : mode_(mode), in_features_(in_features), interleave_(interleave) {
-  for (const StoredMatrix &source : sources)
-    num_outputs_ += source.rows;
-  num_panels_ = interleave ? ceil_div(sources[0].rows, kPanel / 2)
-                           : ceil_div(num_outputs_, kPanel);
-  steps_ = ceil_div(in_features, values_per_step(mode));
-  // Reading ahead may touch a little beyond the last panel.
-  panels_ =
-      Memory(static_cast<size_t>(num_panels_) * steps_ * kPanelStep + 4096);
-  scales_ = Memory(static_cast<size_t>(num_panels_) * kPanel * sizeof(float));
-  std::vector<std::vector<float>> scratch(team.size());
-  team.run([&](int member) {
-    scratch[member].resize(static_cast<size_t>(in_features) + 16);
-    team.for_each(num_panels_, member, [&](int panel, int who) {
-      pack_panel(kernels, sources, panel, scratch[who].data());
+    for (const StoredMatrix& source : sources) num_outputs_ += source.rows;
+    num_panels_ = interleave ? ceil_div(sources[0].rows, kPanel / 2) : ceil_div(num_outputs_, kPanel);
+    steps_ = ceil_div(in_features, values_per_step(mode));
+    // Reading ahead may touch a little beyond the last panel.
+    panels_ = Memory(static_cast<size_t>(num_panels_) * steps_ * kPanelStep + 4096);
+    scales_ = Memory(static_cast<size_t>(num_panels_) * kPanel * sizeof(float));
+    std::vector<std::vector<float>> scratch(team.size());
+    team.run([&](int member) {
+        scratch[member].resize(static_cast<size_t>(in_features) + 16);
+        team.for_each(num_panels_, member,
+                      [&](int panel, int who) { pack_panel(kernels, sources, panel, scratch[who].data()); });
     });
-  });
 }
 
-void Linear::pack_panel(const KernelTable &kernels,
-                        const std::vector<StoredMatrix> &sources, int panel,
-                        float *scratch) {
-  if (mode_ == WeightMode::int8) // the code of zero, also for columns and
-                                 // values that are padding
-    std::memset(panels_.as<uint8_t>() +
-                    static_cast<size_t>(panel) * steps_ * kPanelStep,
-                128, static_cast<size_t>(steps_) * kPanelStep);
-  for (int column = 0; column < kPanel; ++column) {
-    size_t source = 0;
-    int row = panel * kPanel + column;
-    if (interleave_) {
-      source = column / (kPanel / 2);
-      row = panel * (kPanel / 2) + column % (kPanel / 2);
-      if (row >= sources[source].rows)
-        continue;
-    } else {
-      while (source < sources.size() && row >= sources[source].rows)
-        row -= sources[source++].rows;
-      if (source == sources.size())
-        break;
+void Linear::pack_panel(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int panel,
+                        float* scratch) {
+    if (mode_ == WeightMode::int8)  // the code of zero, also for columns and
+                                    // values that are padding
+        std::memset(panels_.as<uint8_t>() + static_cast<size_t>(panel) * steps_ * kPanelStep, 128,
+                    static_cast<size_t>(steps_) * kPanelStep);
+    for (int column = 0; column < kPanel; ++column) {
+        size_t source = 0;
+        int row = panel * kPanel + column;
+        if (interleave_) {
+            source = column / (kPanel / 2);
+            row = panel * (kPanel / 2) + column % (kPanel / 2);
+            if (row >= sources[source].rows) continue;
+        } else {
+            while (source < sources.size() && row >= sources[source].rows) row -= sources[source++].rows;
+            if (source == sources.size()) break;
+        }
+        const StoredMatrix& matrix = sources[source];
+        kernels.dequantize_row(matrix.kind, matrix.data + row * matrix.row_bytes, in_features_, scratch);
+        pack_column(kernels, scratch, panel, column);
     }
-    const StoredMatrix &matrix = sources[source];
-    kernels.dequantize_row(matrix.kind, matrix.data + row * matrix.row_bytes,
-                           in_features_, scratch);
-    pack_column(kernels, scratch, panel, column);
-  }
 }
 
-void Linear::pack_column(const KernelTable &kernels, float *values, int panel,
-                         int column) {
-  uint8_t *out = panels_.as<uint8_t>() +
-                 static_cast<size_t>(panel) * steps_ * kPanelStep + column * 4;
-  if (mode_ == WeightMode::fp32) {
-    for (int k = 0; k < in_features_; ++k)
-      std::memcpy(out + static_cast<size_t>(k) * kPanelStep, values + k, 4);
-    return;
-  }
-  std::vector<uint8_t> row(static_cast<size_t>(steps_) * 4, 0);
-  if (mode_ == WeightMode::int8) {
-    kernels.rotate(values, in_features_, rotation_width(in_features_));
-    kernels.quantize(values, in_features_,
-                     reinterpret_cast<int8_t *>(row.data()),
-                     scales_.as<float>() + panel * kPanel + column);
-    for (uint8_t &byte : row)
-      byte ^= 0x80;
-  } else {
-    kernels.to_bf16(values, in_features_,
-                    reinterpret_cast<uint16_t *>(row.data()));
-  }
-  for (int s = 0; s < steps_; ++s)
-    std::memcpy(out + static_cast<size_t>(s) * kPanelStep, row.data() + s * 4,
-                4);
+void Linear::pack_column(const KernelTable& kernels, float* values, int panel, int column) {
+    uint8_t* out = panels_.as<uint8_t>() + static_cast<size_t>(panel) * steps_ * kPanelStep + column * 4;
+    if (mode_ == WeightMode::fp32) {
+        for (int k = 0; k < in_features_; ++k) std::memcpy(out + static_cast<size_t>(k) * kPanelStep, values + k, 4);
+        return;
+    }
+    std::vector<uint8_t> row(static_cast<size_t>(steps_) * 4, 0);
+    if (mode_ == WeightMode::int8) {
+        kernels.rotate(values, in_features_, rotation_width(in_features_));
+        kernels.quantize(values, in_features_, reinterpret_cast<int8_t*>(row.data()),
+                         scales_.as<float>() + panel * kPanel + column);
+        for (uint8_t& byte : row) byte ^= 0x80;
+    } else {
+        kernels.to_bf16(values, in_features_, reinterpret_cast<uint16_t*>(row.data()));
+    }
+    for (int s = 0; s < steps_; ++s) std::memcpy(out + static_cast<size_t>(s) * kPanelStep, row.data() + s * 4, 4);
 }
 
-void Linear::encode(const KernelTable &kernels, float *x,
-                    const EncodedRows &rows, int row) const {
-  uint8_t *out = rows.values + row * rows.stride;
-  switch (mode_) {
-  case WeightMode::int8:
-    kernels.rotate(x, in_features_, rotation_width(in_features_));
-    rows.sum[row] = kernels.quantize(
-        x, in_features_, reinterpret_cast<int8_t *>(out), rows.scale + row);
-    break;
-  case WeightMode::bf16:
-    kernels.to_bf16(x, in_features_, reinterpret_cast<uint16_t *>(out));
-    break;
-  case WeightMode::fp32:
-    std::memcpy(out, x, static_cast<size_t>(in_features_) * 4);
-    return;
-  }
-  const size_t used =
-      static_cast<size_t>(in_features_) * 4 / values_per_step(mode_);
-  std::memset(out + used, 0, encoded_row_bytes() - used);
+void Linear::encode(const KernelTable& kernels, float* x, const EncodedRows& rows, int row) const {
+    uint8_t* out = rows.values + row * rows.stride;
+    switch (mode_) {
+        case WeightMode::int8:
+            kernels.rotate(x, in_features_, rotation_width(in_features_));
+            rows.sum[row] = kernels.quantize(x, in_features_, reinterpret_cast<int8_t*>(out), rows.scale + row);
+            break;
+        case WeightMode::bf16:
+            kernels.to_bf16(x, in_features_, reinterpret_cast<uint16_t*>(out));
+            break;
+        case WeightMode::fp32:
+            std::memcpy(out, x, static_cast<size_t>(in_features_) * 4);
+            return;
+    }
+    const size_t used = static_cast<size_t>(in_features_) * 4 / values_per_step(mode_);
+    std::memset(out + used, 0, encoded_row_bytes() - used);
 }
 
-int Linear::num_items(int rows) const {
-  return num_panels_ * ceil_div(rows, kRowBlock);
+int Linear::num_items(int rows) const { return num_panels_ * ceil_div(rows, kRowBlock); }
+
+void Linear::compute(const KernelTable& kernels, const EncodedRows& input, int rows, float* out, size_t out_stride,
+                     Epilogue epilogue, int item) const {
+    // Row blocks of equal size, so that the last one is not a crumb.
+    const int num_blocks = ceil_div(rows, kRowBlock);
+    const int block_rows = num_blocks == 1 ? rows : ceil_div(ceil_div(rows, num_blocks), kMaxTileRows) * kMaxTileRows;
+    const int panel = item / num_blocks, first = item % num_blocks * block_rows;
+    if (first >= rows) return;
+    const int outputs_per_panel = interleave_ ? kPanel / 2 : kPanel;
+    const int outputs = interleave_ ? num_outputs_ / 2 : num_outputs_;
+    const int outputs_here = std::min(outputs_per_panel, outputs - panel * outputs_per_panel);
+    kernels.linear({
+        .mode = mode_,
+        .activations = input.values + first * input.stride,
+        .activation_stride = input.stride,
+        .row_scale = input.scale + first,
+        .row_sum = input.sum + first,
+        .rows = std::min(block_rows, rows - first),
+        .panel = panels_.as<uint8_t>() + static_cast<size_t>(panel) * steps_ * kPanelStep,
+        .column_scale = scales_.as<float>() + panel * kPanel,
+        .steps = steps_,
+        .columns = interleave_ ? 2 * outputs_here : outputs_here,
+        .out = out + first * out_stride + panel * outputs_per_panel,
+        .out_stride = out_stride,
+        .epilogue = epilogue,
+    });
 }
 
-void Linear::compute(const KernelTable &kernels, const EncodedRows &input,
-                     int rows, float *out, size_t out_stride, Epilogue epilogue,
-                     int item) const {
-  // Row blocks of equal size, so that the last one is not a crumb.
-  const int num_blocks = ceil_div(rows, kRowBlock);
-  const int block_rows =
-      num_blocks == 1
-          ? rows
-          : ceil_div(ceil_div(rows, num_blocks), kMaxTileRows) * kMaxTileRows;
-  const int panel = item / num_blocks, first = item % num_blocks * block_rows;
-  if (first >= rows)
-    return;
-  const int outputs_per_panel = interleave_ ? kPanel / 2 : kPanel;
-  const int outputs = interleave_ ? num_outputs_ / 2 : num_outputs_;
-  const int outputs_here =
-      std::min(outputs_per_panel, outputs - panel * outputs_per_panel);
-  kernels.linear({
-      .mode = mode_,
-      .activations = input.values + first * input.stride,
-      .activation_stride = input.stride,
-      .row_scale = input.scale + first,
-      .row_sum = input.sum + first,
-      .rows = std::min(block_rows, rows - first),
-      .panel = panels_.as<uint8_t>() +
-               static_cast<size_t>(panel) * steps_ * kPanelStep,
-      .column_scale = scales_.as<float>() + panel * kPanel,
-      .steps = steps_,
-      .columns = interleave_ ? 2 * outputs_here : outputs_here,
-      .out = out + first * out_stride + panel * outputs_per_panel,
-      .out_stride = out_stride,
-      .epilogue = epilogue,
-  });
-}
-
-} // namespace hotseat
+}  // namespace hotseat

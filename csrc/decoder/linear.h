@@ -14,16 +14,14 @@ namespace hotseat {
 
 // A stored matrix [rows][row_bytes]; the memory belongs to the caller.
 struct StoredMatrix {
-  Kind kind;
-  const uint8_t *data;
-  size_t row_bytes;
-  int rows;
+    Kind kind;
+    const uint8_t* data;
+    size_t row_bytes;
+    int rows;
 };
 
 // Values of K that share four bytes of an activation row.
-inline int values_per_step(WeightMode mode) {
-  return mode == WeightMode::int8 ? 4 : mode == WeightMode::bf16 ? 2 : 1;
-}
+inline int values_per_step(WeightMode mode) { return mode == WeightMode::int8 ? 4 : mode == WeightMode::bf16 ? 2 : 1; }
 
 // Width of the Hadamard blocks that int8 rotates with: the largest power of two
 // up to 64 that divides n.
@@ -32,51 +30,45 @@ int rotation_width(int n);
 // Where a linear layer reads its rows: encoded once, used by all that consume
 // them.
 struct EncodedRows {
-  uint8_t *values; // [rows][stride]
-  size_t stride;   // bytes
-  float *scale;    // [rows], int8 only
-  int32_t *sum;    // [rows], int8 only
+    uint8_t* values;  // [rows][stride]
+    size_t stride;    // bytes
+    float* scale;     // [rows], int8 only
+    int32_t* sum;     // [rows], int8 only
 };
 
 class Linear {
 public:
-  Linear() = default;
-  // Columns are the rows of `sources`, one after the other. With `interleave`,
-  // sources are gate and up.
-  Linear(const KernelTable &kernels, Team &team, WeightMode mode,
-         int in_features, const std::vector<StoredMatrix> &sources,
-         bool interleave);
+    Linear() = default;
+    // Columns are the rows of `sources`, one after the other. With `interleave`,
+    // sources are gate and up.
+    Linear(const KernelTable& kernels, Team& team, WeightMode mode, int in_features,
+           const std::vector<StoredMatrix>& sources, bool interleave);
 
-  int in_features() const { return in_features_; }
-  int num_outputs() const { return num_outputs_; }
-  size_t num_bytes() const { return panels_.size() + scales_.size(); }
-  WeightMode mode() const { return mode_; }
-  size_t encoded_row_bytes() const { return static_cast<size_t>(steps_) * 4; }
+    int in_features() const { return in_features_; }
+    int num_outputs() const { return num_outputs_; }
+    size_t num_bytes() const { return panels_.size() + scales_.size(); }
+    WeightMode mode() const { return mode_; }
+    size_t encoded_row_bytes() const { return static_cast<size_t>(steps_) * 4; }
 
-  // Encode one row of in_features floats; `x` is destroyed.
-  void encode(const KernelTable &kernels, float *x, const EncodedRows &rows,
-              int row) const;
-  int num_items(int rows) const;
-  // One item of work: a panel times a block of rows.
-  void compute(const KernelTable &kernels, const EncodedRows &input, int rows,
-               float *out, size_t out_stride, Epilogue epilogue,
-               int item) const;
+    // Encode one row of in_features floats; `x` is destroyed.
+    void encode(const KernelTable& kernels, float* x, const EncodedRows& rows, int row) const;
+    int num_items(int rows) const;
+    // One item of work: a panel times a block of rows.
+    void compute(const KernelTable& kernels, const EncodedRows& input, int rows, float* out, size_t out_stride,
+                 Epilogue epilogue, int item) const;
 
 private:
-  void pack_panel(const KernelTable &kernels,
-                  const std::vector<StoredMatrix> &sources, int panel,
-                  float *scratch);
-  void pack_column(const KernelTable &kernels, float *values, int panel,
-                   int column);
+    void pack_panel(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int panel, float* scratch);
+    void pack_column(const KernelTable& kernels, float* values, int panel, int column);
 
-  WeightMode mode_ = WeightMode::int8;
-  int in_features_ = 0;
-  int num_outputs_ = 0; // columns, of which swiglu makes half as many outputs
-  int num_panels_ = 0;
-  int steps_ = 0;
-  bool interleave_ = false;
-  Memory panels_;
-  Memory scales_; // float[num_panels * 64], used by int8 only
+    WeightMode mode_ = WeightMode::int8;
+    int in_features_ = 0;
+    int num_outputs_ = 0;  // columns, of which swiglu makes half as many outputs
+    int num_panels_ = 0;
+    int steps_ = 0;
+    bool interleave_ = false;
+    Memory panels_;
+    Memory scales_;  // float[num_panels * 64], used by int8 only
 };
 
-} // namespace hotseat
+}  // namespace hotseat

@@ -13,275 +13,213 @@ constexpr int kBlock = 256;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 template <class Visit>
-void for_each_entry(const RaggedArrays &lists, int seat, Visit &&visit) {
-  for (int i = lists.offsets[seat]; i < lists.offsets[seat + 1]; ++i)
-    visit(i);
+void for_each_entry(const RaggedArrays& lists, int seat, Visit&& visit) {
+    for (int i = lists.offsets[seat]; i < lists.offsets[seat + 1]; ++i) visit(i);
 }
 
-void penalize(const SeatArrays &s, int seat, float *x,
-              std::vector<int32_t> &counts) {
-  const int32_t *tokens = s.tokens + seat * s.tokens_stride;
-  const int num_tokens = s.num_tokens[seat],
-            num_prompt = s.num_prompt_tokens[seat];
-  const float repetition = s.repetition_penalty[seat];
-  // counts: -1 for a token whose repetition penalty is done, so that it is
-  // applied once.
-  if (repetition != 1.0f) {
-    for (int i = 0; i < num_tokens; ++i) {
-      if (counts[tokens[i]] != 0)
-        continue;
-      counts[tokens[i]] = -1;
-      float &value = x[tokens[i]];
-      value = value > 0.0f ? value / repetition : value * repetition;
+void penalize(const SeatArrays& s, int seat, float* x, std::vector<int32_t>& counts) {
+    const int32_t* tokens = s.tokens + seat * s.tokens_stride;
+    const int num_tokens = s.num_tokens[seat], num_prompt = s.num_prompt_tokens[seat];
+    const float repetition = s.repetition_penalty[seat];
+    // counts: -1 for a token whose repetition penalty is done, so that it is
+    // applied once.
+    if (repetition != 1.0f) {
+        for (int i = 0; i < num_tokens; ++i) {
+            if (counts[tokens[i]] != 0) continue;
+            counts[tokens[i]] = -1;
+            float& value = x[tokens[i]];
+            value = value > 0.0f ? value / repetition : value * repetition;
+        }
+        for (int i = 0; i < num_tokens; ++i) counts[tokens[i]] = 0;
     }
-    for (int i = 0; i < num_tokens; ++i)
-      counts[tokens[i]] = 0;
-  }
-  for (int i = num_prompt; i < num_tokens; ++i)
-    ++counts[tokens[i]];
-  const float frequency = s.frequency_penalty[seat],
-              presence = s.presence_penalty[seat];
-  for (int i = num_prompt; i < num_tokens; ++i) {
-    int32_t &count = counts[tokens[i]];
-    if (count == 0)
-      continue;
-    float &value = x[tokens[i]];
-    if (frequency != 0.0f)
-      value -= frequency * static_cast<float>(count);
-    if (presence != 0.0f)
-      value -= presence;
-    count = 0;
-  }
+    for (int i = num_prompt; i < num_tokens; ++i) ++counts[tokens[i]];
+    const float frequency = s.frequency_penalty[seat], presence = s.presence_penalty[seat];
+    for (int i = num_prompt; i < num_tokens; ++i) {
+        int32_t& count = counts[tokens[i]];
+        if (count == 0) continue;
+        float& value = x[tokens[i]];
+        if (frequency != 0.0f) value -= frequency * static_cast<float>(count);
+        if (presence != 0.0f) value -= presence;
+        count = 0;
+    }
 }
 
 // Copy and change the logits where the seat wants it; returns the row to sample
 // from.
-const float *adjust(const SamplerInputs &in, int seat, const float *logits,
-                    int vocab_size, SamplerScratch &scratch) {
-  const bool is_masked =
-      in.allowed_ids.offsets[seat] != in.allowed_ids.offsets[seat + 1];
-  const bool is_biased =
-      in.logit_bias.offsets[seat] != in.logit_bias.offsets[seat + 1];
-  const int num_sampled =
-      in.seats.num_tokens[seat] - in.seats.num_prompt_tokens[seat];
-  const bool is_banned =
-      in.banned_ids.offsets[seat] != in.banned_ids.offsets[seat + 1] &&
-      num_sampled < in.seats.min_tokens[seat];
-  if (!is_masked && !is_biased && !is_banned && !in.seats.has_penalties[seat])
-    return logits;
-  float *x = scratch.adjusted.data();
-  if (is_masked) {
-    std::fill_n(x, vocab_size, kMinusInfinity);
-    for_each_entry(in.allowed_ids, seat, [&](int i) {
-      x[in.allowed_ids.ids[i]] = logits[in.allowed_ids.ids[i]];
-    });
-  } else {
-    std::copy_n(logits, vocab_size, x);
-  }
-  for_each_entry(in.logit_bias, seat, [&](int i) {
-    x[in.logit_bias.ids[i]] += in.logit_bias.values[i];
-  });
-  if (is_banned)
-    for_each_entry(in.banned_ids, seat,
-                   [&](int i) { x[in.banned_ids.ids[i]] = kMinusInfinity; });
-  if (in.seats.has_penalties[seat])
-    penalize(in.seats, seat, x, scratch.counts);
-  return x;
+const float* adjust(const SamplerInputs& in, int seat, const float* logits, int vocab_size, SamplerScratch& scratch) {
+    const bool is_masked = in.allowed_ids.offsets[seat] != in.allowed_ids.offsets[seat + 1];
+    const bool is_biased = in.logit_bias.offsets[seat] != in.logit_bias.offsets[seat + 1];
+    const int num_sampled = in.seats.num_tokens[seat] - in.seats.num_prompt_tokens[seat];
+    const bool is_banned =
+        in.banned_ids.offsets[seat] != in.banned_ids.offsets[seat + 1] && num_sampled < in.seats.min_tokens[seat];
+    if (!is_masked && !is_biased && !is_banned && !in.seats.has_penalties[seat]) return logits;
+    float* x = scratch.adjusted.data();
+    if (is_masked) {
+        std::fill_n(x, vocab_size, kMinusInfinity);
+        for_each_entry(in.allowed_ids, seat, [&](int i) { x[in.allowed_ids.ids[i]] = logits[in.allowed_ids.ids[i]]; });
+    } else {
+        std::copy_n(logits, vocab_size, x);
+    }
+    for_each_entry(in.logit_bias, seat, [&](int i) { x[in.logit_bias.ids[i]] += in.logit_bias.values[i]; });
+    if (is_banned) for_each_entry(in.banned_ids, seat, [&](int i) { x[in.banned_ids.ids[i]] = kMinusInfinity; });
+    if (in.seats.has_penalties[seat]) penalize(in.seats, seat, x, scratch.counts);
+    return x;
 }
 
 // Ids that satisfy `keep`, by descending x, ascending id; at least `enough` of
 // them when there are so many. Only the head of the distribution is sorted: a
 // falling threshold on w collects it.
 template <class Enough>
-void collect_head(const float *w, const float *x, float floor, int vocab_size,
-                  std::vector<int32_t> &ids, Enough &&enough) {
-  for (float threshold = 1e-3f;; threshold *= 1e-3f) {
-    const float limit = threshold < 1e-12f ? floor : std::max(floor, threshold);
-    ids.clear();
-    for (int i = 0; i < vocab_size; ++i)
-      if (w[i] >= limit)
-        ids.push_back(i);
-    if (limit == floor || enough(ids))
-      break;
-  }
-  std::sort(ids.begin(), ids.end(), [x](int32_t a, int32_t b) {
-    return x[a] > x[b] || (x[a] == x[b] && a < b);
-  });
+void collect_head(const float* w, const float* x, float floor, int vocab_size, std::vector<int32_t>& ids,
+                  Enough&& enough) {
+    for (float threshold = 1e-3f;; threshold *= 1e-3f) {
+        const float limit = threshold < 1e-12f ? floor : std::max(floor, threshold);
+        ids.clear();
+        for (int i = 0; i < vocab_size; ++i)
+            if (w[i] >= limit) ids.push_back(i);
+        if (limit == floor || enough(ids)) break;
+    }
+    std::sort(ids.begin(), ids.end(), [x](int32_t a, int32_t b) { return x[a] > x[b] || (x[a] == x[b] && a < b); });
 }
 
-int64_t weight_of(const std::vector<int32_t> &ids,
-                  const std::vector<int32_t> &weights) {
-  int64_t sum = 0;
-  for (int32_t id : ids)
-    sum += weights[id];
-  return sum;
+int64_t weight_of(const std::vector<int32_t>& ids, const std::vector<int32_t>& weights) {
+    int64_t sum = 0;
+    for (int32_t id : ids) sum += weights[id];
+    return sum;
 }
 
 // The candidates that min_p, top_k and top_p keep, most probable first.
-void filter(const SeatArrays &s, int seat, const float *x, int vocab_size,
-            int64_t total, SamplerScratch &scratch) {
-  std::vector<int32_t> &ids = scratch.ids;
-  const float *w = scratch.relative.data();
-  const int top_k = s.top_k[seat];
-  const float top_p = s.top_p[seat], min_p = s.min_p[seat];
-  // With neither top_k nor min_p, top_p is a share of everything, whose weight
-  // is known already.
-  const bool is_share_of_all = top_k <= 0 && min_p <= 0.0f;
-  const double share = static_cast<double>(top_p) * static_cast<double>(total);
-  collect_head(
-      w, x, min_p, vocab_size, ids, [&](const std::vector<int32_t> &head) {
-        if (top_k > 0)
-          return head.size() >= static_cast<size_t>(top_k);
-        if (is_share_of_all && top_p < 1.0f)
-          return static_cast<double>(weight_of(head, scratch.weights)) >= share;
+void filter(const SeatArrays& s, int seat, const float* x, int vocab_size, int64_t total, SamplerScratch& scratch) {
+    std::vector<int32_t>& ids = scratch.ids;
+    const float* w = scratch.relative.data();
+    const int top_k = s.top_k[seat];
+    const float top_p = s.top_p[seat], min_p = s.min_p[seat];
+    // With neither top_k nor min_p, top_p is a share of everything, whose weight
+    // is known already.
+    const bool is_share_of_all = top_k <= 0 && min_p <= 0.0f;
+    const double share = static_cast<double>(top_p) * static_cast<double>(total);
+    collect_head(w, x, min_p, vocab_size, ids, [&](const std::vector<int32_t>& head) {
+        if (top_k > 0) return head.size() >= static_cast<size_t>(top_k);
+        if (is_share_of_all && top_p < 1.0f) return static_cast<double>(weight_of(head, scratch.weights)) >= share;
         return false;
-      });
-  if (top_k > 0 && ids.size() > static_cast<size_t>(top_k))
-    ids.resize(top_k);
-  if (top_p >= 1.0f)
-    return;
-  const double threshold =
-      is_share_of_all
-          ? share
-          : static_cast<double>(top_p) *
-                static_cast<double>(weight_of(ids, scratch.weights));
-  int64_t sum = 0;
-  size_t kept = 0;
-  while (kept < ids.size()) {
-    sum += scratch.weights[ids[kept++]];
-    if (static_cast<double>(sum) >= threshold)
-      break;
-  }
-  ids.resize(kept);
+    });
+    if (top_k > 0 && ids.size() > static_cast<size_t>(top_k)) ids.resize(top_k);
+    if (top_p >= 1.0f) return;
+    const double threshold =
+        is_share_of_all ? share : static_cast<double>(top_p) * static_cast<double>(weight_of(ids, scratch.weights));
+    int64_t sum = 0;
+    size_t kept = 0;
+    while (kept < ids.size()) {
+        sum += scratch.weights[ids[kept++]];
+        if (static_cast<double>(sum) >= threshold) break;
+    }
+    ids.resize(kept);
 }
 
-int32_t draw_from_all(double target, int vocab_size,
-                      const SamplerScratch &scratch) {
-  int64_t sum = 0;
-  int block = 0;
-  const int num_blocks = (vocab_size + kBlock - 1) / kBlock;
-  while (block + 1 < num_blocks &&
-         static_cast<double>(sum + scratch.block_sums[block]) <= target)
-    sum += scratch.block_sums[block++];
-  int i = block * kBlock;
-  for (; i + 1 < vocab_size; ++i) {
-    sum += scratch.weights[i];
-    if (static_cast<double>(sum) > target)
-      break;
-  }
-  return i;
+int32_t draw_from_all(double target, int vocab_size, const SamplerScratch& scratch) {
+    int64_t sum = 0;
+    int block = 0;
+    const int num_blocks = (vocab_size + kBlock - 1) / kBlock;
+    while (block + 1 < num_blocks && static_cast<double>(sum + scratch.block_sums[block]) <= target)
+        sum += scratch.block_sums[block++];
+    int i = block * kBlock;
+    for (; i + 1 < vocab_size; ++i) {
+        sum += scratch.weights[i];
+        if (static_cast<double>(sum) > target) break;
+    }
+    return i;
 }
 
-} // namespace
+}  // namespace
 
 SamplerScratch::SamplerScratch(int vocab_size)
-    : adjusted(vocab_size + 16), relative(vocab_size + 16),
-      weights(vocab_size + 16), block_sums(vocab_size / kBlock + 2),
+    : adjusted(vocab_size + 16),
+      relative(vocab_size + 16),
+      weights(vocab_size + 16),
+      block_sums(vocab_size / kBlock + 2),
       counts(vocab_size) {
-  ids.reserve(vocab_size);
+    ids.reserve(vocab_size);
 }
 
 double uniform_draw(uint64_t seed, uint32_t position) {
-  uint32_t c[4] = {position, 0, 0, 0};
-  uint32_t k[2] = {static_cast<uint32_t>(seed),
-                   static_cast<uint32_t>(seed >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = 0xD2511F53ull * c[0], b = 0xCD9E8D57ull * c[2];
-    const uint32_t next[4] = {
-        static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(b),
-        static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(a)};
-    std::copy_n(next, 4, c);
-    k[0] += 0x9E3779B9u;
-    k[1] += 0xBB67AE85u;
-  }
-  return (c[0] >> 8) * 0x1p-24;
+    uint32_t c[4] = {position, 0, 0, 0};
+    uint32_t k[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t a = 0xD2511F53ull * c[0], b = 0xCD9E8D57ull * c[2];
+        const uint32_t next[4] = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(b),
+                                  static_cast<uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(a)};
+        std::copy_n(next, 4, c);
+        k[0] += 0x9E3779B9u;
+        k[1] += 0xBB67AE85u;
+    }
+    return (c[0] >> 8) * 0x1p-24;
 }
 
-SampleStatus sample(const KernelTable &kernels, const SamplerInputs &in,
-                    int seat, const float *logits, int vocab_size,
-                    SamplerScratch &scratch, int32_t *token_id) {
-  *token_id = 0;
-  if (!kernels.all_finite(logits, vocab_size))
-    return SampleStatus::not_finite;
-  const float *x = adjust(in, seat, logits, vocab_size, scratch);
-  float peak = kernels.maximum(x, vocab_size);
-  if (peak == kMinusInfinity)
-    return SampleStatus::no_candidate;
-  const float temperature = in.seats.temperature[seat];
-  if (temperature < kGreedyBelow) {
-    while (x[*token_id] != peak)
-      ++*token_id;
+SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int seat, const float* logits, int vocab_size,
+                    SamplerScratch& scratch, int32_t* token_id) {
+    *token_id = 0;
+    if (!kernels.all_finite(logits, vocab_size)) return SampleStatus::not_finite;
+    const float* x = adjust(in, seat, logits, vocab_size, scratch);
+    float peak = kernels.maximum(x, vocab_size);
+    if (peak == kMinusInfinity) return SampleStatus::no_candidate;
+    const float temperature = in.seats.temperature[seat];
+    if (temperature < kGreedyBelow) {
+        while (x[*token_id] != peak) ++*token_id;
+        return SampleStatus::ok;
+    }
+    if (temperature != 1.0f) {
+        if (x != scratch.adjusted.data()) std::copy_n(x, vocab_size, scratch.adjusted.data());
+        x = scratch.adjusted.data();
+        kernels.divide_all(scratch.adjusted.data(), vocab_size, temperature);
+        peak = kernels.maximum(x, vocab_size);
+    }
+    kernels.weigh(x, vocab_size, peak, scratch.relative.data(), scratch.weights.data(), scratch.block_sums.data());
+    int64_t total = 0;
+    for (int block = 0; block * kBlock < vocab_size; ++block) total += scratch.block_sums[block];
+    const double u = uniform_draw(in.seats.seed[seat], static_cast<uint32_t>(in.seats.num_tokens[seat]));
+    const bool is_filtered = (in.seats.top_k[seat] > 0 && in.seats.top_k[seat] < vocab_size) ||
+                             in.seats.top_p[seat] < 1.0f || in.seats.min_p[seat] > 0.0f;
+    if (!is_filtered) {
+        *token_id = draw_from_all(u * static_cast<double>(total), vocab_size, scratch);
+        return SampleStatus::ok;
+    }
+    filter(in.seats, seat, x, vocab_size, total, scratch);
+    const double target = u * static_cast<double>(weight_of(scratch.ids, scratch.weights));
+    int64_t sum = 0;
+    for (int32_t id : scratch.ids) {
+        *token_id = id;
+        sum += scratch.weights[id];
+        if (static_cast<double>(sum) > target) break;
+    }
     return SampleStatus::ok;
-  }
-  if (temperature != 1.0f) {
-    if (x != scratch.adjusted.data())
-      std::copy_n(x, vocab_size, scratch.adjusted.data());
-    x = scratch.adjusted.data();
-    kernels.divide_all(scratch.adjusted.data(), vocab_size, temperature);
-    peak = kernels.maximum(x, vocab_size);
-  }
-  kernels.weigh(x, vocab_size, peak, scratch.relative.data(),
-                scratch.weights.data(), scratch.block_sums.data());
-  int64_t total = 0;
-  for (int block = 0; block * kBlock < vocab_size; ++block)
-    total += scratch.block_sums[block];
-  const double u = uniform_draw(
-      in.seats.seed[seat], static_cast<uint32_t>(in.seats.num_tokens[seat]));
-  const bool is_filtered =
-      (in.seats.top_k[seat] > 0 && in.seats.top_k[seat] < vocab_size) ||
-      in.seats.top_p[seat] < 1.0f || in.seats.min_p[seat] > 0.0f;
-  if (!is_filtered) {
-    *token_id =
-        draw_from_all(u * static_cast<double>(total), vocab_size, scratch);
-    return SampleStatus::ok;
-  }
-  filter(in.seats, seat, x, vocab_size, total, scratch);
-  const double target =
-      u * static_cast<double>(weight_of(scratch.ids, scratch.weights));
-  int64_t sum = 0;
-  for (int32_t id : scratch.ids) {
-    *token_id = id;
-    sum += scratch.weights[id];
-    if (static_cast<double>(sum) > target)
-      break;
-  }
-  return SampleStatus::ok;
 }
 
-void write_logprobs(const KernelTable &kernels, const float *logits,
-                    int vocab_size, int32_t token_id, int num_top,
-                    SamplerScratch &scratch, const LogprobArrays &out,
-                    int row) {
-  if (!kernels.all_finite(logits, vocab_size)) {
-    out.logprob[row] = std::numeric_limits<float>::quiet_NaN();
-    return;
-  }
-  const float peak = kernels.maximum(logits, vocab_size);
-  const double log_sum =
-      std::log(kernels.sum_of_exponentials(logits, vocab_size, peak));
-  const auto logprob = [&](int32_t id) {
-    return static_cast<float>(static_cast<double>(logits[id] - peak) - log_sum);
-  };
-  out.logprob[row] = logprob(token_id);
-  out.rank[row] = 1 + static_cast<int32_t>(std::count_if(
-                          logits, logits + vocab_size,
-                          [&](float x) { return x > logits[token_id]; }));
-  if (num_top <= 0)
-    return;
-  num_top = std::min(num_top, vocab_size);
-  std::vector<int32_t> &ids = scratch.ids;
-  ids.resize(vocab_size);
-  for (int i = 0; i < vocab_size; ++i)
-    ids[i] = i;
-  std::partial_sort(ids.begin(), ids.begin() + num_top, ids.end(),
-                    [logits](int32_t a, int32_t b) {
-                      return logits[a] > logits[b] ||
-                             (logits[a] == logits[b] && a < b);
-                    });
-  for (int i = 0; i < num_top; ++i) {
-    out.top_ids[row * out.top_stride + i] = ids[i];
-    out.top_logprobs[row * out.top_stride + i] = logprob(ids[i]);
-  }
+void write_logprobs(const KernelTable& kernels, const float* logits, int vocab_size, int32_t token_id, int num_top,
+                    SamplerScratch& scratch, const LogprobArrays& out, int row) {
+    if (!kernels.all_finite(logits, vocab_size)) {
+        out.logprob[row] = std::numeric_limits<float>::quiet_NaN();
+        return;
+    }
+    const float peak = kernels.maximum(logits, vocab_size);
+    const double log_sum = std::log(kernels.sum_of_exponentials(logits, vocab_size, peak));
+    const auto logprob = [&](int32_t id) {
+        return static_cast<float>(static_cast<double>(logits[id] - peak) - log_sum);
+    };
+    out.logprob[row] = logprob(token_id);
+    out.rank[row] = 1 + static_cast<int32_t>(
+                            std::count_if(logits, logits + vocab_size, [&](float x) { return x > logits[token_id]; }));
+    if (num_top <= 0) return;
+    num_top = std::min(num_top, vocab_size);
+    std::vector<int32_t>& ids = scratch.ids;
+    ids.resize(vocab_size);
+    for (int i = 0; i < vocab_size; ++i) ids[i] = i;
+    std::partial_sort(ids.begin(), ids.begin() + num_top, ids.end(), [logits](int32_t a, int32_t b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    });
+    for (int i = 0; i < num_top; ++i) {
+        out.top_ids[row * out.top_stride + i] = ids[i];
+        out.top_logprobs[row * out.top_stride + i] = logprob(ids[i]);
+    }
 }
 
-} // namespace hotseat
+}  // namespace hotseat

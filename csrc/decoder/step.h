@@ -8,70 +8,70 @@ namespace hotseat {
 
 // Per-seat state, bound once: the arrays never move. `seats` rows each.
 struct SeatArrays {
-  const int32_t *tokens; // [seats][tokens_stride]
-  size_t tokens_stride;
-  const int32_t *num_tokens; // tokens known, before this step's are appended
-  const int32_t *num_prompt_tokens;
-  const int32_t *block_tables; // [seats][blocks_stride]
-  size_t blocks_stride;
-  const float *temperature;
-  const float *top_p;
-  const int32_t *top_k;
-  const float *min_p;
-  const uint64_t *seed;
-  const float *presence_penalty;
-  const float *frequency_penalty;
-  const float *repetition_penalty;
-  const int32_t *min_tokens;
-  const int32_t *num_logprobs; // -1: none
-  const uint8_t *has_penalties;
+    const int32_t* tokens;  // [seats][tokens_stride]
+    size_t tokens_stride;
+    const int32_t* num_tokens;  // tokens known, before this step's are appended
+    const int32_t* num_prompt_tokens;
+    const int32_t* block_tables;  // [seats][blocks_stride]
+    size_t blocks_stride;
+    const float* temperature;
+    const float* top_p;
+    const int32_t* top_k;
+    const float* min_p;
+    const uint64_t* seed;
+    const float* presence_penalty;
+    const float* frequency_penalty;
+    const float* repetition_penalty;
+    const int32_t* min_tokens;
+    const int32_t* num_logprobs;  // -1: none
+    const uint8_t* has_penalties;
 };
 
 // Lists by seat: entries [offsets[s], offsets[s + 1]).
 struct RaggedArrays {
-  const int32_t *offsets;
-  const int32_t *ids;
-  const float *values; // may be null
+    const int32_t* offsets;
+    const int32_t* ids;
+    const float* values;  // may be null
 };
 
 // One batch, flat. Pointers are bound once, counts change from step to step.
 struct BatchArrays {
-  const int32_t *token_ids;      // [num_tokens]
-  const int32_t *positions;      // [num_tokens]
-  const int32_t *query_start;    // [num_chunks + 1]
-  const int32_t *seats;          // [num_chunks]
-  const int32_t *context_lens;   // [num_chunks]
-  const uint8_t *writes_kv;      // [num_chunks]
-  const int32_t *sample_rows;    // [num_samples]
-  const int32_t *sample_seats;   // [num_samples]
-  const int32_t *prompt_rows;    // [num_prompt_rows]
-  const int32_t *prompt_targets; // [num_prompt_rows]
-  const int32_t *prompt_num_logprobs;
+    const int32_t* token_ids;       // [num_tokens]
+    const int32_t* positions;       // [num_tokens]
+    const int32_t* query_start;     // [num_chunks + 1]
+    const int32_t* seats;           // [num_chunks]
+    const int32_t* context_lens;    // [num_chunks]
+    const uint8_t* writes_kv;       // [num_chunks]
+    const int32_t* sample_rows;     // [num_samples]
+    const int32_t* sample_seats;    // [num_samples]
+    const int32_t* prompt_rows;     // [num_prompt_rows]
+    const int32_t* prompt_targets;  // [num_prompt_rows]
+    const int32_t* prompt_num_logprobs;
 };
 
 struct BatchCounts {
-  int num_tokens;
-  int num_chunks;
-  int num_samples;
-  int num_prompt_rows;
+    int num_tokens;
+    int num_chunks;
+    int num_samples;
+    int num_prompt_rows;
 };
 
 // Log-probabilities of rows; top arrays are [rows][top_stride].
 struct LogprobArrays {
-  float *logprob;
-  int32_t *rank;
-  int32_t *top_ids;
-  float *top_logprobs;
-  size_t top_stride;
+    float* logprob;
+    int32_t* rank;
+    int32_t* top_ids;
+    float* top_logprobs;
+    size_t top_stride;
 };
 
 enum class SampleStatus : uint8_t { ok, not_finite, no_candidate };
 
 struct ResultArrays {
-  int32_t *token_ids; // [num_samples]
-  uint8_t *status;    // [num_samples]
-  LogprobArrays sampled;
-  LogprobArrays prompt;
+    int32_t* token_ids;  // [num_samples]
+    uint8_t* status;     // [num_samples]
+    LogprobArrays sampled;
+    LogprobArrays prompt;
 };
 
-} // namespace hotseat
+}  // namespace hotseat

@@ -20,73 +20,69 @@ namespace hotseat {
 
 class Team {
 public:
-  explicit Team(int num_threads);
-  ~Team();
-  Team(const Team &) = delete;
-  Team &operator=(const Team &) = delete;
+    explicit Team(int num_threads);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
 
-  int size() const { return num_threads_; }
+    int size() const { return num_threads_; }
 
-  // Run `body(member)` on every member at once and return when all have ended.
-  // Called from one thread at a time.
-  template <class Body> void run(Body &&body) {
-    run_erased(
-        [](void *context, int member) {
-          (*static_cast<std::remove_reference_t<Body> *>(context))(member);
-        },
-        &body);
-  }
-
-  // Inside run: one phase. Share out items [0, total) and return when all are
-  // done. Every member calls it alike.
-  template <class Item> void for_each(int total, int member, Item &&item) {
-    if (total <= 0)
-      return;
-    const uint32_t phase = members_[member].phase++;
-    for (int i = take(phase, total); i >= 0; i = take(phase, total)) {
-      item(i, member);
-      finish_item(phase, total);
+    // Run `body(member)` on every member at once and return when all have ended.
+    // Called from one thread at a time.
+    template <class Body>
+    void run(Body&& body) {
+        run_erased([](void* context, int member) { (*static_cast<std::remove_reference_t<Body>*>(context))(member); },
+                   &body);
     }
-    wait_until_over(phase);
-  }
+
+    // Inside run: one phase. Share out items [0, total) and return when all are
+    // done. Every member calls it alike.
+    template <class Item>
+    void for_each(int total, int member, Item&& item) {
+        if (total <= 0) return;
+        const uint32_t phase = members_[member].phase++;
+        for (int i = take(phase, total); i >= 0; i = take(phase, total)) {
+            item(i, member);
+            finish_item(phase, total);
+        }
+        wait_until_over(phase);
+    }
 
 private:
-  using Entry = void (*)(void *, int);
-  static constexpr int kSlots =
-      4; // phases whose counters are apart; two would do
+    using Entry = void (*)(void*, int);
+    static constexpr int kSlots = 4;  // phases whose counters are apart; two would do
 
-  // Counters of one phase, each with the phase in its upper half so that a
-  // latecomer cannot touch a later phase's.
-  struct alignas(64) Slot {
-    std::atomic<uint64_t> next{0};
-    alignas(64) std::atomic<uint32_t> done{0};
-  };
-  struct alignas(64) Member {
-    uint32_t phase = 0;
-  };
+    // Counters of one phase, each with the phase in its upper half so that a
+    // latecomer cannot touch a later phase's.
+    struct alignas(64) Slot {
+        std::atomic<uint64_t> next{0};
+        alignas(64) std::atomic<uint32_t> done{0};
+    };
+    struct alignas(64) Member {
+        uint32_t phase = 0;
+    };
 
-  void run_erased(Entry entry, void *context);
-  void serve(int member);
-  bool enter();
-  void leave();
-  void open_phase(uint32_t phase);
-  int take(uint32_t phase, int total);
-  void finish_item(uint32_t phase, int total);
-  void wait_until_over(uint32_t phase);
+    void run_erased(Entry entry, void* context);
+    void serve(int member);
+    bool enter();
+    void leave();
+    void open_phase(uint32_t phase);
+    int take(uint32_t phase, int total);
+    void finish_item(uint32_t phase, int total);
+    void wait_until_over(uint32_t phase);
 
-  const int num_threads_;
-  Slot slots_[kSlots];
-  std::vector<Member> members_;
-  alignas(64) std::atomic<uint32_t> open_phase_{
-      0};                                      // all phases before it are over
-  alignas(64) std::atomic<uint32_t> epoch_{0}; // one per run
-  alignas(64) std::atomic<uint32_t> gate_; // members inside, and whether nobody
-                                           // may enter
-  std::atomic<bool> closing_{false};
-  Entry entry_ = nullptr;
-  void *context_ = nullptr;
-  uint32_t first_phase_ = 0; // of this run
-  std::vector<std::thread> threads_;
+    const int num_threads_;
+    Slot slots_[kSlots];
+    std::vector<Member> members_;
+    alignas(64) std::atomic<uint32_t> open_phase_{0};  // all phases before it are over
+    alignas(64) std::atomic<uint32_t> epoch_{0};       // one per run
+    alignas(64) std::atomic<uint32_t> gate_;           // members inside, and whether nobody
+                                                       // may enter
+    std::atomic<bool> closing_{false};
+    Entry entry_ = nullptr;
+    void* context_ = nullptr;
+    uint32_t first_phase_ = 0;  // of this run
+    std::vector<std::thread> threads_;
 };
 
-} // namespace hotseat
+}  // namespace hotseat

@@ -14,31 +14,31 @@
 
 namespace hotseat::HOTSEAT_ISA {
 
-static constexpr KernelTable make_table(const char *name) {
-  return {
-      .name = name,
-      .dequantize_row = dequantize_row,
-      .rotate = rotate,
-      .quantize = quantize,
-      .to_bf16 = to_bf16,
-      .rms_norm = rms_norm,
-      .rope = rope,
-      .linear = linear,
-      .write_key_bf16 = write_key_bf16,
-      .write_key_fp32 = write_key_fp32,
-      .write_value_bf16 = write_value_bf16,
-      .write_value_fp32 = write_value_fp32,
-      .widen = widen,
-      .attention_bf16 = attention<uint16_t>,
-      .attention_fp32 = attention<float>,
-      .merge_span = merge_span,
-      .divide = divide,
-      .all_finite = all_finite,
-      .maximum = maximum,
-      .sum_of_exponentials = sum_of_exponentials,
-      .weigh = weigh,
-      .divide_all = divide_all,
-  };
+static constexpr KernelTable make_table(const char* name) {
+    return {
+        .name = name,
+        .dequantize_row = dequantize_row,
+        .rotate = rotate,
+        .quantize = quantize,
+        .to_bf16 = to_bf16,
+        .rms_norm = rms_norm,
+        .rope = rope,
+        .linear = linear,
+        .write_key_bf16 = write_key_bf16,
+        .write_key_fp32 = write_key_fp32,
+        .write_value_bf16 = write_value_bf16,
+        .write_value_fp32 = write_value_fp32,
+        .widen = widen,
+        .attention_bf16 = attention<uint16_t>,
+        .attention_fp32 = attention<float>,
+        .merge_span = merge_span,
+        .divide = divide,
+        .all_finite = all_finite,
+        .maximum = maximum,
+        .sum_of_exponentials = sum_of_exponentials,
+        .weigh = weigh,
+        .divide_all = divide_all,
+    };
 }
 
-} // namespace hotseat::HOTSEAT_ISA
+}  // namespace hotseat::HOTSEAT_ISA

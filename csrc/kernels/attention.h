@@ -19,182 +19,145 @@
 
 namespace hotseat::HOTSEAT_ISA {
 
-static inline V16 load_kv(const float *p) { return load(p); }
-static inline V16 load_kv(const uint16_t *p) { return load_bf16(p); }
+static inline V16 load_kv(const float* p) { return load(p); }
+static inline V16 load_kv(const uint16_t* p) { return load_bf16(p); }
 
 // scores[r][g * 16 + lane] for kRows rows and kVecs groups starting at `first`.
 template <class T, int kRows, int kVecs>
-static inline void score_groups(const AttentionTile &t, int row, int first) {
-  V16 acc[kRows][kVecs];
-  for (int r = 0; r < kRows; ++r)
-    for (int g = 0; g < kVecs; ++g)
-      acc[r][g] = set1(0.0f);
-  const T *keys[kVecs];
-  const float *q[kRows];
-  for (int g = 0; g < kVecs; ++g)
-    keys[g] = static_cast<const T *>(t.span->keys[first + g]);
-  for (int r = 0; r < kRows; ++r)
-    q[r] = t.queries[row + r];
-  for (int d = 0; d < t.head_dim; ++d) {
-    V16 k[kVecs];
-    for (int g = 0; g < kVecs; ++g)
-      k[g] = load_kv(keys[g] + d * kGroup);
-    for (int r = 0; r < kRows; ++r) {
-      const V16 x = set1(q[r][d]);
-      for (int g = 0; g < kVecs; ++g)
-        acc[r][g] = fma(x, k[g], acc[r][g]);
+static inline void score_groups(const AttentionTile& t, int row, int first) {
+    V16 acc[kRows][kVecs];
+    for (int r = 0; r < kRows; ++r)
+        for (int g = 0; g < kVecs; ++g) acc[r][g] = set1(0.0f);
+    const T* keys[kVecs];
+    const float* q[kRows];
+    for (int g = 0; g < kVecs; ++g) keys[g] = static_cast<const T*>(t.span->keys[first + g]);
+    for (int r = 0; r < kRows; ++r) q[r] = t.queries[row + r];
+    for (int d = 0; d < t.head_dim; ++d) {
+        V16 k[kVecs];
+        for (int g = 0; g < kVecs; ++g) k[g] = load_kv(keys[g] + d * kGroup);
+        for (int r = 0; r < kRows; ++r) {
+            const V16 x = set1(q[r][d]);
+            for (int g = 0; g < kVecs; ++g) acc[r][g] = fma(x, k[g], acc[r][g]);
+        }
     }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int g = 0; g < kVecs; ++g)
-      store(t.scores + (row + r) * kSpan + (first + g) * kGroup, acc[r][g]);
+    for (int r = 0; r < kRows; ++r)
+        for (int g = 0; g < kVecs; ++g) store(t.scores + (row + r) * kSpan + (first + g) * kGroup, acc[r][g]);
 }
 
 template <class T, int kRows>
-static inline void score_rows(const AttentionTile &t, int row, int num_groups) {
-  int g = 0;
-  for (; g + kTileVecs <= num_groups; g += kTileVecs)
-    score_groups<T, kRows, kTileVecs>(t, row, g);
-  for (; g < num_groups; ++g)
-    score_groups<T, kRows, 1>(t, row, g);
+static inline void score_rows(const AttentionTile& t, int row, int num_groups) {
+    int g = 0;
+    for (; g + kTileVecs <= num_groups; g += kTileVecs) score_groups<T, kRows, kTileVecs>(t, row, g);
+    for (; g < num_groups; ++g) score_groups<T, kRows, 1>(t, row, g);
 }
 
 // Turn one row of scores into weights 2^(score - max); zero up to `padded`.
-static inline void soften(float *scores, int limit, int padded, float *max_out,
-                          float *sum_out) {
-  const V16 lowest = set1(-__builtin_inff());
-  V16 largest = lowest;
-  for (int i = 0; i < limit; i += 16)
-    largest = max(first_n(limit - i, load(scores + i), lowest), largest);
-  const float peak = reduce_max(largest);
-  const V16 shift = set1(peak), zero = set1(0.0f);
-  V16 total = zero;
-  int i = 0;
-  for (; i < limit; i += 16) {
-    const V16 weight =
-        first_n(limit - i, exp2(sub(load(scores + i), shift)), zero);
-    store(scores + i, weight);
-    total = add(total, weight);
-  }
-  for (; i < padded; i += 16)
-    store(scores + i, zero);
-  *max_out = peak;
-  *sum_out = reduce_add(total);
+static inline void soften(float* scores, int limit, int padded, float* max_out, float* sum_out) {
+    const V16 lowest = set1(-__builtin_inff());
+    V16 largest = lowest;
+    for (int i = 0; i < limit; i += 16) largest = max(first_n(limit - i, load(scores + i), lowest), largest);
+    const float peak = reduce_max(largest);
+    const V16 shift = set1(peak), zero = set1(0.0f);
+    V16 total = zero;
+    int i = 0;
+    for (; i < limit; i += 16) {
+        const V16 weight = first_n(limit - i, exp2(sub(load(scores + i), shift)), zero);
+        store(scores + i, weight);
+        total = add(total, weight);
+    }
+    for (; i < padded; i += 16) store(scores + i, zero);
+    *max_out = peak;
+    *sum_out = reduce_add(total);
 }
 
 template <class T, int kRows, int kVecs>
-static inline void weigh_values(const AttentionTile &t, int row, int column,
-                                int num_positions) {
-  V16 acc[kRows][kVecs];
-  for (int r = 0; r < kRows; ++r)
-    for (int c = 0; c < kVecs; ++c)
-      acc[r][c] = set1(0.0f);
-  for (int start = 0; start < num_positions; start += kGroup) {
-    const T *values =
-        static_cast<const T *>(t.span->values[start / kGroup]) + column;
-    const int end =
-        num_positions - start < kGroup ? num_positions - start : kGroup;
-    const float *weights = t.scores + row * kSpan + start;
-    for (int j = 0; j < end; ++j) {
-      V16 v[kVecs];
-      for (int c = 0; c < kVecs; ++c)
-        v[c] = load_kv(values + j * t.head_dim_padded + c * 16);
-      for (int r = 0; r < kRows; ++r) {
-        const V16 w = set1(weights[r * kSpan + j]);
-        for (int c = 0; c < kVecs; ++c)
-          acc[r][c] = fma(w, v[c], acc[r][c]);
-      }
+static inline void weigh_values(const AttentionTile& t, int row, int column, int num_positions) {
+    V16 acc[kRows][kVecs];
+    for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < kVecs; ++c) acc[r][c] = set1(0.0f);
+    for (int start = 0; start < num_positions; start += kGroup) {
+        const T* values = static_cast<const T*>(t.span->values[start / kGroup]) + column;
+        const int end = num_positions - start < kGroup ? num_positions - start : kGroup;
+        const float* weights = t.scores + row * kSpan + start;
+        for (int j = 0; j < end; ++j) {
+            V16 v[kVecs];
+            for (int c = 0; c < kVecs; ++c) v[c] = load_kv(values + j * t.head_dim_padded + c * 16);
+            for (int r = 0; r < kRows; ++r) {
+                const V16 w = set1(weights[r * kSpan + j]);
+                for (int c = 0; c < kVecs; ++c) acc[r][c] = fma(w, v[c], acc[r][c]);
+            }
+        }
     }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int c = 0; c < kVecs; ++c)
-      store(t.values + (row + r) * t.head_dim_padded + column + c * 16,
-            acc[r][c]);
+    for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < kVecs; ++c) store(t.values + (row + r) * t.head_dim_padded + column + c * 16, acc[r][c]);
 }
 
 template <class T, int kRows>
-static inline void attend_rows(const AttentionTile &t, int row) {
-  int most = 0;
-  for (int r = 0; r < kRows; ++r)
-    most = t.limits[row + r] > most ? t.limits[row + r] : most;
-  const int num_groups = (most + kGroup - 1) / kGroup;
-  score_rows<T, kRows>(t, row, num_groups);
-  for (int r = 0; r < kRows; ++r)
-    soften(t.scores + (row + r) * kSpan, t.limits[row + r], num_groups * kGroup,
-           t.max + row + r, t.sum + row + r);
-  int column = 0;
-  for (; column + kTileVecs * 16 <= t.head_dim_padded; column += kTileVecs * 16)
-    weigh_values<T, kRows, kTileVecs>(t, row, column, most);
-  for (; column < t.head_dim_padded; column += 16)
-    weigh_values<T, kRows, 1>(t, row, column, most);
+static inline void attend_rows(const AttentionTile& t, int row) {
+    int most = 0;
+    for (int r = 0; r < kRows; ++r) most = t.limits[row + r] > most ? t.limits[row + r] : most;
+    const int num_groups = (most + kGroup - 1) / kGroup;
+    score_rows<T, kRows>(t, row, num_groups);
+    for (int r = 0; r < kRows; ++r)
+        soften(t.scores + (row + r) * kSpan, t.limits[row + r], num_groups * kGroup, t.max + row + r, t.sum + row + r);
+    int column = 0;
+    for (; column + kTileVecs * 16 <= t.head_dim_padded; column += kTileVecs * 16)
+        weigh_values<T, kRows, kTileVecs>(t, row, column, most);
+    for (; column < t.head_dim_padded; column += 16) weigh_values<T, kRows, 1>(t, row, column, most);
 }
 
-template <class T> static void attention(const AttentionTile &t) {
-  int row = 0;
-  for (; row + kTileRows <= t.rows; row += kTileRows)
-    attend_rows<T, kTileRows>(t, row);
-  const int left = t.rows - row;
-  if constexpr (kTileRows > 5)
-    if (left == 5)
-      attend_rows<T, 5>(t, row);
-  if constexpr (kTileRows > 4)
-    if (left == 4)
-      attend_rows<T, 4>(t, row);
-  if constexpr (kTileRows > 3)
-    if (left == 3)
-      attend_rows<T, 3>(t, row);
-  if constexpr (kTileRows > 2)
-    if (left == 2)
-      attend_rows<T, 2>(t, row);
-  if (left == 1)
-    attend_rows<T, 1>(t, row);
+template <class T>
+static void attention(const AttentionTile& t) {
+    int row = 0;
+    for (; row + kTileRows <= t.rows; row += kTileRows) attend_rows<T, kTileRows>(t, row);
+    const int left = t.rows - row;
+    if constexpr (kTileRows > 5)
+        if (left == 5) attend_rows<T, 5>(t, row);
+    if constexpr (kTileRows > 4)
+        if (left == 4) attend_rows<T, 4>(t, row);
+    if constexpr (kTileRows > 3)
+        if (left == 3) attend_rows<T, 3>(t, row);
+    if constexpr (kTileRows > 2)
+        if (left == 2) attend_rows<T, 2>(t, row);
+    if (left == 1) attend_rows<T, 1>(t, row);
 }
 
-static void merge_span(float *state_max, float *state_sum, float *state_values,
-                       float max_new, float sum_new, const float *values,
-                       int n) {
-  const float peak = *state_max > max_new ? *state_max : max_new;
-  float factors[16] = {*state_max - peak, max_new - peak};
-  store(factors, exp2(load(factors)));
-  const V16 keep = set1(factors[0]), take = set1(factors[1]);
-  *state_sum = *state_sum * factors[0] + sum_new * factors[1];
-  *state_max = peak;
-  for (int i = 0; i < n; i += 16)
-    store(state_values + i,
-          fma(load(values + i), take, mul(load(state_values + i), keep)));
+static void merge_span(float* state_max, float* state_sum, float* state_values, float max_new, float sum_new,
+                       const float* values, int n) {
+    const float peak = *state_max > max_new ? *state_max : max_new;
+    float factors[16] = {*state_max - peak, max_new - peak};
+    store(factors, exp2(load(factors)));
+    const V16 keep = set1(factors[0]), take = set1(factors[1]);
+    *state_sum = *state_sum * factors[0] + sum_new * factors[1];
+    *state_max = peak;
+    for (int i = 0; i < n; i += 16)
+        store(state_values + i, fma(load(values + i), take, mul(load(state_values + i), keep)));
 }
 
-static void divide(const float *values, float sum, int n, float *out) {
-  const V16 d = set1(sum);
-  int i = 0;
-  for (; i + 16 <= n; i += 16)
-    store(out + i, div(load(values + i), d));
-  if (i < n)
-    store_tail(out + i, div(load(values + i), d), n - i);
+static void divide(const float* values, float sum, int n, float* out) {
+    const V16 d = set1(sum);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) store(out + i, div(load(values + i), d));
+    if (i < n) store_tail(out + i, div(load(values + i), d), n - i);
 }
 
-static void write_key_bf16(const float *x, int n, uint16_t *group, int lane) {
-  uint16_t words[16];
-  for (int i = 0; i < n; i += 16) {
-    const int m = n - i < 16 ? n - i : 16;
-    store_bf16(words, m == 16 ? load(x + i) : load_tail(x + i, m));
-    for (int j = 0; j < m; ++j)
-      group[(i + j) * kGroup + lane] = words[j];
-  }
+static void write_key_bf16(const float* x, int n, uint16_t* group, int lane) {
+    uint16_t words[16];
+    for (int i = 0; i < n; i += 16) {
+        const int m = n - i < 16 ? n - i : 16;
+        store_bf16(words, m == 16 ? load(x + i) : load_tail(x + i, m));
+        for (int j = 0; j < m; ++j) group[(i + j) * kGroup + lane] = words[j];
+    }
 }
-static void write_key_fp32(const float *x, int n, float *group, int lane) {
-  for (int i = 0; i < n; ++i)
-    group[i * kGroup + lane] = x[i];
+static void write_key_fp32(const float* x, int n, float* group, int lane) {
+    for (int i = 0; i < n; ++i) group[i * kGroup + lane] = x[i];
 }
-static void write_value_bf16(const float *x, int n, int n_padded,
-                             uint16_t *out) {
-  for (int i = 0; i < n_padded; i += 16)
-    store_bf16(out + i, n - i >= 16 ? load(x + i)
-                                    : load_tail(x + i, n - i > 0 ? n - i : 0));
+static void write_value_bf16(const float* x, int n, int n_padded, uint16_t* out) {
+    for (int i = 0; i < n_padded; i += 16)
+        store_bf16(out + i, n - i >= 16 ? load(x + i) : load_tail(x + i, n - i > 0 ? n - i : 0));
 }
-static void write_value_fp32(const float *x, int n, int n_padded, float *out) {
-  for (int i = 0; i < n_padded; ++i)
-    out[i] = i < n ? x[i] : 0.0f;
+static void write_value_fp32(const float* x, int n, int n_padded, float* out) {
+    for (int i = 0; i < n_padded; ++i) out[i] = i < n ? x[i] : 0.0f;
 }
 
-} // namespace hotseat::HOTSEAT_ISA
+}  // namespace hotseat::HOTSEAT_ISA

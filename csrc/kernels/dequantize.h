@@ -4,179 +4,165 @@
 
 namespace hotseat::HOTSEAT_ISA {
 
-static inline float half_to_float(const uint8_t *p) {
-  uint16_t h;
-  __builtin_memcpy(&h, p, 2);
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
-  const uint32_t exponent = (h >> 10) & 0x1fu;
-  uint32_t mantissa = h & 0x3ffu, bits;
-  if (exponent == 31) {
-    bits = sign | 0x7f800000u | (mantissa << 13);
-  } else if (exponent != 0) {
-    bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
-  } else {
-    const float tiny =
-        static_cast<float>(mantissa) * 5.9604644775390625e-8f; // 2^-24
-    __builtin_memcpy(&bits, &tiny, 4);
-    bits |= sign;
-  }
-  float out;
-  __builtin_memcpy(&out, &bits, 4);
-  return out;
+static inline float half_to_float(const uint8_t* p) {
+    uint16_t h;
+    __builtin_memcpy(&h, p, 2);
+    const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+    const uint32_t exponent = (h >> 10) & 0x1fu;
+    uint32_t mantissa = h & 0x3ffu, bits;
+    if (exponent == 31) {
+        bits = sign | 0x7f800000u | (mantissa << 13);
+    } else if (exponent != 0) {
+        bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+    } else {
+        const float tiny = static_cast<float>(mantissa) * 5.9604644775390625e-8f;  // 2^-24
+        __builtin_memcpy(&bits, &tiny, 4);
+        bits |= sign;
+    }
+    float out;
+    __builtin_memcpy(&out, &bits, 4);
+    return out;
 }
 
-static inline uint32_t load_u32(const uint8_t *p) {
-  uint32_t x;
-  __builtin_memcpy(&x, p, 4);
-  return x;
+static inline uint32_t load_u32(const uint8_t* p) {
+    uint32_t x;
+    __builtin_memcpy(&x, p, 4);
+    return x;
 }
 
-static void dequantize_q8_0(const uint8_t *b, float *out) {
-  const float d = half_to_float(b);
-  for (int i = 0; i < 32; ++i)
-    out[i] = static_cast<float>(static_cast<int8_t>(b[2 + i])) * d;
+static void dequantize_q8_0(const uint8_t* b, float* out) {
+    const float d = half_to_float(b);
+    for (int i = 0; i < 32; ++i) out[i] = static_cast<float>(static_cast<int8_t>(b[2 + i])) * d;
 }
-static void dequantize_q4_0(const uint8_t *b, float *out) {
-  const float d = half_to_float(b);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = static_cast<float>((b[2 + i] & 15) - 8) * d;
-    out[i + 16] = static_cast<float>((b[2 + i] >> 4) - 8) * d;
-  }
+static void dequantize_q4_0(const uint8_t* b, float* out) {
+    const float d = half_to_float(b);
+    for (int i = 0; i < 16; ++i) {
+        out[i] = static_cast<float>((b[2 + i] & 15) - 8) * d;
+        out[i + 16] = static_cast<float>((b[2 + i] >> 4) - 8) * d;
+    }
 }
-static void dequantize_q4_1(const uint8_t *b, float *out) {
-  const float d = half_to_float(b), m = half_to_float(b + 2);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = static_cast<float>(b[4 + i] & 15) * d + m;
-    out[i + 16] = static_cast<float>(b[4 + i] >> 4) * d + m;
-  }
+static void dequantize_q4_1(const uint8_t* b, float* out) {
+    const float d = half_to_float(b), m = half_to_float(b + 2);
+    for (int i = 0; i < 16; ++i) {
+        out[i] = static_cast<float>(b[4 + i] & 15) * d + m;
+        out[i + 16] = static_cast<float>(b[4 + i] >> 4) * d + m;
+    }
 }
-static void dequantize_q5_0(const uint8_t *b, float *out) {
-  const float d = half_to_float(b);
-  const uint32_t high = load_u32(b + 2);
-  for (int i = 0; i < 16; ++i) {
-    const int lo = (b[6 + i] & 15) | static_cast<int>(((high >> i) & 1u) << 4);
-    const int hi =
-        (b[6 + i] >> 4) | static_cast<int>(((high >> (i + 16)) & 1u) << 4);
-    out[i] = static_cast<float>(lo - 16) * d;
-    out[i + 16] = static_cast<float>(hi - 16) * d;
-  }
+static void dequantize_q5_0(const uint8_t* b, float* out) {
+    const float d = half_to_float(b);
+    const uint32_t high = load_u32(b + 2);
+    for (int i = 0; i < 16; ++i) {
+        const int lo = (b[6 + i] & 15) | static_cast<int>(((high >> i) & 1u) << 4);
+        const int hi = (b[6 + i] >> 4) | static_cast<int>(((high >> (i + 16)) & 1u) << 4);
+        out[i] = static_cast<float>(lo - 16) * d;
+        out[i + 16] = static_cast<float>(hi - 16) * d;
+    }
 }
-static void dequantize_q5_1(const uint8_t *b, float *out) {
-  const float d = half_to_float(b), m = half_to_float(b + 2);
-  const uint32_t high = load_u32(b + 4);
-  for (int i = 0; i < 16; ++i) {
-    const int lo = (b[8 + i] & 15) | static_cast<int>(((high >> i) & 1u) << 4);
-    const int hi =
-        (b[8 + i] >> 4) | static_cast<int>(((high >> (i + 16)) & 1u) << 4);
-    out[i] = static_cast<float>(lo) * d + m;
-    out[i + 16] = static_cast<float>(hi) * d + m;
-  }
+static void dequantize_q5_1(const uint8_t* b, float* out) {
+    const float d = half_to_float(b), m = half_to_float(b + 2);
+    const uint32_t high = load_u32(b + 4);
+    for (int i = 0; i < 16; ++i) {
+        const int lo = (b[8 + i] & 15) | static_cast<int>(((high >> i) & 1u) << 4);
+        const int hi = (b[8 + i] >> 4) | static_cast<int>(((high >> (i + 16)) & 1u) << 4);
+        out[i] = static_cast<float>(lo) * d + m;
+        out[i + 16] = static_cast<float>(hi) * d + m;
+    }
 }
 
 // Six-bit scale and minimum number j of eight, packed in twelve bytes.
-static inline void k_scale(const uint8_t *q, int j, int *scale, int *minimum) {
-  if (j < 4) {
-    *scale = q[j] & 63;
-    *minimum = q[j + 4] & 63;
-  } else {
-    *scale = (q[j + 4] & 15) | ((q[j - 4] >> 6) << 4);
-    *minimum = (q[j + 4] >> 4) | ((q[j] >> 6) << 4);
-  }
-}
-static void dequantize_q4_k(const uint8_t *b, float *out) {
-  const float d = half_to_float(b), dmin = half_to_float(b + 2);
-  for (int j = 0; j < 8; ++j) {
-    int scale, minimum;
-    k_scale(b + 4, j, &scale, &minimum);
-    const float s = d * static_cast<float>(scale),
-                m = dmin * static_cast<float>(minimum);
-    const uint8_t *q = b + 16 + (j / 2) * 32;
-    for (int i = 0; i < 32; ++i)
-      out[j * 32 + i] =
-          s * static_cast<float>(j % 2 ? q[i] >> 4 : q[i] & 15) - m;
-  }
-}
-static void dequantize_q5_k(const uint8_t *b, float *out) {
-  const float d = half_to_float(b), dmin = half_to_float(b + 2);
-  const uint8_t *high = b + 16;
-  for (int j = 0; j < 8; ++j) {
-    int scale, minimum;
-    k_scale(b + 4, j, &scale, &minimum);
-    const float s = d * static_cast<float>(scale),
-                m = dmin * static_cast<float>(minimum);
-    const uint8_t *q = b + 48 + (j / 2) * 32;
-    for (int i = 0; i < 32; ++i) {
-      const int low = j % 2 ? q[i] >> 4 : q[i] & 15;
-      out[j * 32 + i] =
-          s * static_cast<float>(low | (((high[i] >> j) & 1) << 4)) - m;
+static inline void k_scale(const uint8_t* q, int j, int* scale, int* minimum) {
+    if (j < 4) {
+        *scale = q[j] & 63;
+        *minimum = q[j + 4] & 63;
+    } else {
+        *scale = (q[j + 4] & 15) | ((q[j - 4] >> 6) << 4);
+        *minimum = (q[j + 4] >> 4) | ((q[j] >> 6) << 4);
     }
-  }
 }
-static void dequantize_q6_k(const uint8_t *b, float *out) {
-  const uint8_t *low = b, *high = b + 128;
-  const int8_t *scales = reinterpret_cast<const int8_t *>(b + 192);
-  const float d = half_to_float(b + 208);
-  for (int i = 0; i < 256; ++i) {
-    const int part = i / 128, within = i % 128, quarter = within / 32,
-              lane = within % 32;
-    const uint8_t byte = low[part * 64 + (quarter % 2) * 32 + lane];
-    const int nibble = quarter < 2 ? byte & 15 : byte >> 4;
-    const int top = (high[part * 32 + lane] >> (2 * quarter)) & 3;
-    const float s = d * static_cast<float>(scales[i / 16]);
-    out[i] = s * static_cast<float>((nibble | (top << 4)) - 32);
-  }
+static void dequantize_q4_k(const uint8_t* b, float* out) {
+    const float d = half_to_float(b), dmin = half_to_float(b + 2);
+    for (int j = 0; j < 8; ++j) {
+        int scale, minimum;
+        k_scale(b + 4, j, &scale, &minimum);
+        const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(minimum);
+        const uint8_t* q = b + 16 + (j / 2) * 32;
+        for (int i = 0; i < 32; ++i) out[j * 32 + i] = s * static_cast<float>(j % 2 ? q[i] >> 4 : q[i] & 15) - m;
+    }
+}
+static void dequantize_q5_k(const uint8_t* b, float* out) {
+    const float d = half_to_float(b), dmin = half_to_float(b + 2);
+    const uint8_t* high = b + 16;
+    for (int j = 0; j < 8; ++j) {
+        int scale, minimum;
+        k_scale(b + 4, j, &scale, &minimum);
+        const float s = d * static_cast<float>(scale), m = dmin * static_cast<float>(minimum);
+        const uint8_t* q = b + 48 + (j / 2) * 32;
+        for (int i = 0; i < 32; ++i) {
+            const int low = j % 2 ? q[i] >> 4 : q[i] & 15;
+            out[j * 32 + i] = s * static_cast<float>(low | (((high[i] >> j) & 1) << 4)) - m;
+        }
+    }
+}
+static void dequantize_q6_k(const uint8_t* b, float* out) {
+    const uint8_t *low = b, *high = b + 128;
+    const int8_t* scales = reinterpret_cast<const int8_t*>(b + 192);
+    const float d = half_to_float(b + 208);
+    for (int i = 0; i < 256; ++i) {
+        const int part = i / 128, within = i % 128, quarter = within / 32, lane = within % 32;
+        const uint8_t byte = low[part * 64 + (quarter % 2) * 32 + lane];
+        const int nibble = quarter < 2 ? byte & 15 : byte >> 4;
+        const int top = (high[part * 32 + lane] >> (2 * quarter)) & 3;
+        const float s = d * static_cast<float>(scales[i / 16]);
+        out[i] = s * static_cast<float>((nibble | (top << 4)) - 32);
+    }
 }
 
 template <int kValues, int kBytes>
-static void dequantize_blocks(void (*block)(const uint8_t *, float *),
-                              const uint8_t *source, int n, float *out) {
-  for (int i = 0; i < n; i += kValues, source += kBytes)
-    block(source, out + i);
+static void dequantize_blocks(void (*block)(const uint8_t*, float*), const uint8_t* source, int n, float* out) {
+    for (int i = 0; i < n; i += kValues, source += kBytes) block(source, out + i);
 }
 
-static void dequantize_row(Kind kind, const uint8_t *source, int n,
-                           float *out) {
-  switch (kind) {
-  case Kind::F32:
-    __builtin_memcpy(out, source, static_cast<size_t>(n) * 4);
-    break;
-  case Kind::F16:
-    for (int i = 0; i < n; ++i)
-      out[i] = half_to_float(source + 2 * i);
-    break;
-  case Kind::BF16:
-    for (int i = 0; i < n; ++i) {
-      uint16_t word;
-      __builtin_memcpy(&word, source + 2 * i, 2);
-      const uint32_t bits = static_cast<uint32_t>(word) << 16;
-      __builtin_memcpy(out + i, &bits, 4);
+static void dequantize_row(Kind kind, const uint8_t* source, int n, float* out) {
+    switch (kind) {
+        case Kind::F32:
+            __builtin_memcpy(out, source, static_cast<size_t>(n) * 4);
+            break;
+        case Kind::F16:
+            for (int i = 0; i < n; ++i) out[i] = half_to_float(source + 2 * i);
+            break;
+        case Kind::BF16:
+            for (int i = 0; i < n; ++i) {
+                uint16_t word;
+                __builtin_memcpy(&word, source + 2 * i, 2);
+                const uint32_t bits = static_cast<uint32_t>(word) << 16;
+                __builtin_memcpy(out + i, &bits, 4);
+            }
+            break;
+        case Kind::Q8_0:
+            dequantize_blocks<32, 34>(dequantize_q8_0, source, n, out);
+            break;
+        case Kind::Q4_0:
+            dequantize_blocks<32, 18>(dequantize_q4_0, source, n, out);
+            break;
+        case Kind::Q4_1:
+            dequantize_blocks<32, 20>(dequantize_q4_1, source, n, out);
+            break;
+        case Kind::Q5_0:
+            dequantize_blocks<32, 22>(dequantize_q5_0, source, n, out);
+            break;
+        case Kind::Q5_1:
+            dequantize_blocks<32, 24>(dequantize_q5_1, source, n, out);
+            break;
+        case Kind::Q4_K:
+            dequantize_blocks<256, 144>(dequantize_q4_k, source, n, out);
+            break;
+        case Kind::Q5_K:
+            dequantize_blocks<256, 176>(dequantize_q5_k, source, n, out);
+            break;
+        case Kind::Q6_K:
+            dequantize_blocks<256, 210>(dequantize_q6_k, source, n, out);
+            break;
     }
-    break;
-  case Kind::Q8_0:
-    dequantize_blocks<32, 34>(dequantize_q8_0, source, n, out);
-    break;
-  case Kind::Q4_0:
-    dequantize_blocks<32, 18>(dequantize_q4_0, source, n, out);
-    break;
-  case Kind::Q4_1:
-    dequantize_blocks<32, 20>(dequantize_q4_1, source, n, out);
-    break;
-  case Kind::Q5_0:
-    dequantize_blocks<32, 22>(dequantize_q5_0, source, n, out);
-    break;
-  case Kind::Q5_1:
-    dequantize_blocks<32, 24>(dequantize_q5_1, source, n, out);
-    break;
-  case Kind::Q4_K:
-    dequantize_blocks<256, 144>(dequantize_q4_k, source, n, out);
-    break;
-  case Kind::Q5_K:
-    dequantize_blocks<256, 176>(dequantize_q5_k, source, n, out);
-    break;
-  case Kind::Q6_K:
-    dequantize_blocks<256, 210>(dequantize_q6_k, source, n, out);
-    break;
-  }
 }
 
-} // namespace hotseat::HOTSEAT_ISA
+}  // namespace hotseat::HOTSEAT_ISA

@@ -4,8 +4,8 @@
 #include "simd/avx2.h"
 
 namespace hotseat {
-const KernelTable &avx2_table() {
-  static constexpr KernelTable table = avx2::make_table("avx2");
-  return table;
+const KernelTable& avx2_table() {
+    static constexpr KernelTable table = avx2::make_table("avx2");
+    return table;
 }
-} // namespace hotseat
+}  // namespace hotseat

@@ -4,8 +4,8 @@
 #include "simd/avx512.h"
 
 namespace hotseat {
-const KernelTable &avx512_table() {
-  static constexpr KernelTable table = avx512::make_table("avx512");
-  return table;
+const KernelTable& avx512_table() {
+    static constexpr KernelTable table = avx512::make_table("avx512");
+    return table;
 }
-} // namespace hotseat
+}  // namespace hotseat

@@ -5,8 +5,8 @@
 #include "simd/avx512.h"
 
 namespace hotseat {
-const KernelTable &avx512bf16_table() {
-  static constexpr KernelTable table = avx512bf16::make_table("avx512bf16");
-  return table;
+const KernelTable& avx512bf16_table() {
+    static constexpr KernelTable table = avx512bf16::make_table("avx512bf16");
+    return table;
 }
-} // namespace hotseat
+}  // namespace hotseat

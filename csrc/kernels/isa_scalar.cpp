@@ -3,8 +3,8 @@
 #include "simd/scalar.h"
 
 namespace hotseat {
-const KernelTable &scalar_table() {
-  static constexpr KernelTable table = scalar::make_table("scalar");
-  return table;
+const KernelTable& scalar_table() {
+    static constexpr KernelTable table = scalar::make_table("scalar");
+    return table;
 }
-} // namespace hotseat
+}  // namespace hotseat

@@ -10,56 +10,49 @@ namespace hotseat::HOTSEAT_ISA {
 
 // gcc 12 spills the accumulators of the _mm512_dpbusd_epi32 intrinsic; this
 // form keeps them in registers.
-#define HOTSEAT_DOT(name, instruction)                                         \
-  static inline void name(__m512i &acc, __m512i w, __m512i x) {                \
-    __m512i kept = acc;                                                        \
-    asm(instruction " %2, %1, %0" : "+v"(kept) : "v"(w), "v"(x));              \
-    acc = kept;                                                                \
-  }
+#define HOTSEAT_DOT(name, instruction)                                \
+    static inline void name(__m512i& acc, __m512i w, __m512i x) {     \
+        __m512i kept = acc;                                           \
+        asm(instruction " %2, %1, %0" : "+v"(kept) : "v"(w), "v"(x)); \
+        acc = kept;                                                   \
+    }
 HOTSEAT_DOT(multiply_add_int8, "vpdpbusd")
 #if defined(HOTSEAT_AVX512BF16)
 HOTSEAT_DOT(multiply_add_bf16, "vdpbf16ps")
 #endif
 #undef HOTSEAT_DOT
 
-template <int kRows, void (*kMultiplyAdd)(__m512i &, __m512i, __m512i)>
-static inline void accumulate(const LinearTile &t, const uint8_t *a,
-                              const __m512i *start, float *out) {
-  const size_t stride = t.activation_stride;
-  const uint8_t *p = t.panel;
-  __m512i acc[kRows][4];
-  for (int r = 0; r < kRows; ++r)
-    for (int c = 0; c < 4; ++c)
-      acc[r][c] = start[r];
-  for (int s = 0; s < t.steps; ++s, p += kPanelStep, a += 4) {
-    __m512i w[4];
-    for (int c = 0; c < 4; ++c) {
-      _mm_prefetch(reinterpret_cast<const char *>(p + 2048 + c * 64),
-                   _MM_HINT_T0);
-      w[c] = _mm512_loadu_si512(p + c * 64);
+template <int kRows, void (*kMultiplyAdd)(__m512i&, __m512i, __m512i)>
+static inline void accumulate(const LinearTile& t, const uint8_t* a, const __m512i* start, float* out) {
+    const size_t stride = t.activation_stride;
+    const uint8_t* p = t.panel;
+    __m512i acc[kRows][4];
+    for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < 4; ++c) acc[r][c] = start[r];
+    for (int s = 0; s < t.steps; ++s, p += kPanelStep, a += 4) {
+        __m512i w[4];
+        for (int c = 0; c < 4; ++c) {
+            _mm_prefetch(reinterpret_cast<const char*>(p + 2048 + c * 64), _MM_HINT_T0);
+            w[c] = _mm512_loadu_si512(p + c * 64);
+        }
+        for (int r = 0; r < kRows; ++r) {
+            int32_t word;
+            __builtin_memcpy(&word, a + r * stride, 4);
+            const __m512i x = _mm512_set1_epi32(word);
+            for (int c = 0; c < 4; ++c) kMultiplyAdd(acc[r][c], w[c], x);
+        }
     }
-    for (int r = 0; r < kRows; ++r) {
-      int32_t word;
-      __builtin_memcpy(&word, a + r * stride, 4);
-      const __m512i x = _mm512_set1_epi32(word);
-      for (int c = 0; c < 4; ++c)
-        kMultiplyAdd(acc[r][c], w[c], x);
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int c = 0; c < 4; ++c)
-      _mm512_storeu_si512(out + r * kPanel + c * 16, acc[r][c]);
+    for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < 4; ++c) _mm512_storeu_si512(out + r * kPanel + c * 16, acc[r][c]);
 }
 
 template <int kRows>
-static void dot_int8(const LinearTile &t, const uint8_t *a,
-                     const int32_t *row_sum, float *out) {
-  __m512i start[kRows];
-  for (int r = 0; r < kRows; ++r)
-    start[r] = _mm512_set1_epi32(-128 * row_sum[r]);
-  accumulate<kRows, multiply_add_int8>(t, a, start, out);
-  for (int i = 0; i < kRows * kPanel; i += 16)
-    _mm512_storeu_ps(out + i, _mm512_cvtepi32_ps(_mm512_loadu_si512(out + i)));
+static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t* row_sum, float* out) {
+    __m512i start[kRows];
+    for (int r = 0; r < kRows; ++r) start[r] = _mm512_set1_epi32(-128 * row_sum[r]);
+    accumulate<kRows, multiply_add_int8>(t, a, start, out);
+    for (int i = 0; i < kRows * kPanel; i += 16)
+        _mm512_storeu_ps(out + i, _mm512_cvtepi32_ps(_mm512_loadu_si512(out + i)));
 }
 
 #elif defined(HOTSEAT_AVX2)
@@ -68,55 +61,46 @@ static void dot_int8(const LinearTile &t, const uint8_t *a,
 // takes the activation's sign: both are within 127, and two products of 127 *
 // 127 fit in 16 bits.
 template <int kRows>
-static void dot_int8(const LinearTile &t, const uint8_t *a, const int32_t *,
-                     float *out) {
-  const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80)),
-                ones = _mm256_set1_epi16(1);
-  for (int half = 0; half < 4; ++half) {
-    __m256i acc[kRows][2];
-    for (int r = 0; r < kRows; ++r)
-      acc[r][0] = acc[r][1] = _mm256_setzero_si256();
-    for (int s = 0; s < t.steps; ++s) {
-      const __m256i *p = reinterpret_cast<const __m256i *>(
-          t.panel + static_cast<size_t>(s) * kPanelStep + half * 64);
-      const __m256i w0 = _mm256_xor_si256(_mm256_loadu_si256(p), flip);
-      const __m256i w1 = _mm256_xor_si256(_mm256_loadu_si256(p + 1), flip);
-      for (int r = 0; r < kRows; ++r) {
-        int32_t word;
-        __builtin_memcpy(
-            &word, a + r * t.activation_stride + static_cast<size_t>(s) * 4, 4);
-        const __m256i x = _mm256_set1_epi32(word), size = _mm256_abs_epi8(x);
-        const __m256i y0 = _mm256_maddubs_epi16(size, _mm256_sign_epi8(w0, x));
-        const __m256i y1 = _mm256_maddubs_epi16(size, _mm256_sign_epi8(w1, x));
-        acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(y0, ones));
-        acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(y1, ones));
-      }
+static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, float* out) {
+    const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80)), ones = _mm256_set1_epi16(1);
+    for (int half = 0; half < 4; ++half) {
+        __m256i acc[kRows][2];
+        for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
+        for (int s = 0; s < t.steps; ++s) {
+            const __m256i* p =
+                reinterpret_cast<const __m256i*>(t.panel + static_cast<size_t>(s) * kPanelStep + half * 64);
+            const __m256i w0 = _mm256_xor_si256(_mm256_loadu_si256(p), flip);
+            const __m256i w1 = _mm256_xor_si256(_mm256_loadu_si256(p + 1), flip);
+            for (int r = 0; r < kRows; ++r) {
+                int32_t word;
+                __builtin_memcpy(&word, a + r * t.activation_stride + static_cast<size_t>(s) * 4, 4);
+                const __m256i x = _mm256_set1_epi32(word), size = _mm256_abs_epi8(x);
+                const __m256i y0 = _mm256_maddubs_epi16(size, _mm256_sign_epi8(w0, x));
+                const __m256i y1 = _mm256_maddubs_epi16(size, _mm256_sign_epi8(w1, x));
+                acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(y0, ones));
+                acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(y1, ones));
+            }
+        }
+        for (int r = 0; r < kRows; ++r)
+            for (int c = 0; c < 2; ++c)
+                _mm256_storeu_ps(out + r * kPanel + half * 16 + c * 8, _mm256_cvtepi32_ps(acc[r][c]));
     }
-    for (int r = 0; r < kRows; ++r)
-      for (int c = 0; c < 2; ++c)
-        _mm256_storeu_ps(out + r * kPanel + half * 16 + c * 8,
-                         _mm256_cvtepi32_ps(acc[r][c]));
-  }
 }
 
 #else
 
 template <int kRows>
-static void dot_int8(const LinearTile &t, const uint8_t *a, const int32_t *,
-                     float *out) {
-  for (int r = 0; r < kRows; ++r) {
-    const int8_t *row =
-        reinterpret_cast<const int8_t *>(a + r * t.activation_stride);
-    int32_t acc[kPanel] = {};
-    for (int s = 0; s < t.steps; ++s) {
-      const uint8_t *p = t.panel + static_cast<size_t>(s) * kPanelStep;
-      for (int c = 0; c < kPanel; ++c)
-        for (int k = 0; k < 4; ++k)
-          acc[c] += row[s * 4 + k] * (p[c * 4 + k] - 128);
+static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, float* out) {
+    for (int r = 0; r < kRows; ++r) {
+        const int8_t* row = reinterpret_cast<const int8_t*>(a + r * t.activation_stride);
+        int32_t acc[kPanel] = {};
+        for (int s = 0; s < t.steps; ++s) {
+            const uint8_t* p = t.panel + static_cast<size_t>(s) * kPanelStep;
+            for (int c = 0; c < kPanel; ++c)
+                for (int k = 0; k < 4; ++k) acc[c] += row[s * 4 + k] * (p[c * 4 + k] - 128);
+        }
+        for (int c = 0; c < kPanel; ++c) out[r * kPanel + c] = static_cast<float>(acc[c]);
     }
-    for (int c = 0; c < kPanel; ++c)
-      out[r * kPanel + c] = static_cast<float>(acc[c]);
-  }
 }
 
 #endif
@@ -124,163 +108,138 @@ static void dot_int8(const LinearTile &t, const uint8_t *a, const int32_t *,
 #if defined(HOTSEAT_AVX512BF16)
 
 template <int kRows>
-static void dot_bf16(const LinearTile &t, const uint8_t *a, float *out) {
-  __m512i start[kRows];
-  for (int r = 0; r < kRows; ++r)
-    start[r] = _mm512_setzero_si512();
-  accumulate<kRows, multiply_add_bf16>(t, a, start, out);
+static void dot_bf16(const LinearTile& t, const uint8_t* a, float* out) {
+    __m512i start[kRows];
+    for (int r = 0; r < kRows; ++r) start[r] = _mm512_setzero_si512();
+    accumulate<kRows, multiply_add_bf16>(t, a, start, out);
 }
 
 #else
 
 // The two bf16 halves of sixteen 32-bit words, as floats. A word holds values k
 // (low half) and k + 1.
-static inline void split_bf16_pairs(const uint8_t *p, V16 *even, V16 *odd) {
-  float low[16], high[16];
-  for (int i = 0; i < 16; ++i) {
-    uint32_t word, shifted;
-    __builtin_memcpy(&word, p + i * 4, 4);
-    shifted = word << 16;
-    __builtin_memcpy(&low[i], &shifted, 4);
-    shifted = word & 0xffff0000u;
-    __builtin_memcpy(&high[i], &shifted, 4);
-  }
-  *even = load(low);
-  *odd = load(high);
+static inline void split_bf16_pairs(const uint8_t* p, V16* even, V16* odd) {
+    float low[16], high[16];
+    for (int i = 0; i < 16; ++i) {
+        uint32_t word, shifted;
+        __builtin_memcpy(&word, p + i * 4, 4);
+        shifted = word << 16;
+        __builtin_memcpy(&low[i], &shifted, 4);
+        shifted = word & 0xffff0000u;
+        __builtin_memcpy(&high[i], &shifted, 4);
+    }
+    *even = load(low);
+    *odd = load(high);
 }
 
 template <int kRows>
-static void dot_bf16(const LinearTile &t, const uint8_t *a, float *out) {
-  for (int c = 0; c < 4; ++c) {
-    V16 acc[kRows];
-    for (int r = 0; r < kRows; ++r)
-      acc[r] = set1(0.0f);
-    for (int s = 0; s < t.steps; ++s) {
-      V16 even, odd;
-      split_bf16_pairs(t.panel + static_cast<size_t>(s) * kPanelStep + c * 64,
-                       &even, &odd);
-      for (int r = 0; r < kRows; ++r) {
-        uint32_t word;
-        __builtin_memcpy(
-            &word, a + r * t.activation_stride + static_cast<size_t>(s) * 4, 4);
-        const uint32_t low = word << 16, high = word & 0xffff0000u;
-        float x0, x1;
-        __builtin_memcpy(&x0, &low, 4);
-        __builtin_memcpy(&x1, &high, 4);
-        acc[r] = fma(set1(x0), even, acc[r]);
-        acc[r] = fma(set1(x1), odd, acc[r]);
-      }
+static void dot_bf16(const LinearTile& t, const uint8_t* a, float* out) {
+    for (int c = 0; c < 4; ++c) {
+        V16 acc[kRows];
+        for (int r = 0; r < kRows; ++r) acc[r] = set1(0.0f);
+        for (int s = 0; s < t.steps; ++s) {
+            V16 even, odd;
+            split_bf16_pairs(t.panel + static_cast<size_t>(s) * kPanelStep + c * 64, &even, &odd);
+            for (int r = 0; r < kRows; ++r) {
+                uint32_t word;
+                __builtin_memcpy(&word, a + r * t.activation_stride + static_cast<size_t>(s) * 4, 4);
+                const uint32_t low = word << 16, high = word & 0xffff0000u;
+                float x0, x1;
+                __builtin_memcpy(&x0, &low, 4);
+                __builtin_memcpy(&x1, &high, 4);
+                acc[r] = fma(set1(x0), even, acc[r]);
+                acc[r] = fma(set1(x1), odd, acc[r]);
+            }
+        }
+        for (int r = 0; r < kRows; ++r) store(out + r * kPanel + c * 16, acc[r]);
     }
-    for (int r = 0; r < kRows; ++r)
-      store(out + r * kPanel + c * 16, acc[r]);
-  }
 }
 
 #endif
 
 template <int kRows, int kVecs>
-static inline void dot_fp32_columns(const LinearTile &t, const uint8_t *a,
-                                    int column, float *out) {
-  V16 acc[kRows][kVecs];
-  const float *rows[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    rows[r] = reinterpret_cast<const float *>(a + r * t.activation_stride);
-    for (int c = 0; c < kVecs; ++c)
-      acc[r][c] = set1(0.0f);
-  }
-  for (int s = 0; s < t.steps; ++s) {
-    const float *p = reinterpret_cast<const float *>(
-                         t.panel + static_cast<size_t>(s) * kPanelStep) +
-                     column;
-    V16 w[kVecs];
-    for (int c = 0; c < kVecs; ++c)
-      w[c] = load(p + c * 16);
+static inline void dot_fp32_columns(const LinearTile& t, const uint8_t* a, int column, float* out) {
+    V16 acc[kRows][kVecs];
+    const float* rows[kRows];
     for (int r = 0; r < kRows; ++r) {
-      const V16 x = set1(rows[r][s]);
-      for (int c = 0; c < kVecs; ++c)
-        acc[r][c] = fma(x, w[c], acc[r][c]);
+        rows[r] = reinterpret_cast<const float*>(a + r * t.activation_stride);
+        for (int c = 0; c < kVecs; ++c) acc[r][c] = set1(0.0f);
     }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int c = 0; c < kVecs; ++c)
-      store(out + r * kPanel + column + c * 16, acc[r][c]);
+    for (int s = 0; s < t.steps; ++s) {
+        const float* p = reinterpret_cast<const float*>(t.panel + static_cast<size_t>(s) * kPanelStep) + column;
+        V16 w[kVecs];
+        for (int c = 0; c < kVecs; ++c) w[c] = load(p + c * 16);
+        for (int r = 0; r < kRows; ++r) {
+            const V16 x = set1(rows[r][s]);
+            for (int c = 0; c < kVecs; ++c) acc[r][c] = fma(x, w[c], acc[r][c]);
+        }
+    }
+    for (int r = 0; r < kRows; ++r)
+        for (int c = 0; c < kVecs; ++c) store(out + r * kPanel + column + c * 16, acc[r][c]);
 }
 
 template <int kRows>
-static void dot_fp32(const LinearTile &t, const uint8_t *a, float *out) {
-  for (int column = 0; column < kPanel; column += kTileVecs * 16)
-    dot_fp32_columns<kRows, kTileVecs>(t, a, column, out);
+static void dot_fp32(const LinearTile& t, const uint8_t* a, float* out) {
+    for (int column = 0; column < kPanel; column += kTileVecs * 16)
+        dot_fp32_columns<kRows, kTileVecs>(t, a, column, out);
 }
 
 // sums[kPanel] of row `r` to outputs.
-static inline void finish_row(const LinearTile &t, int r, const float *sums) {
-  alignas(64) float y[kPanel];
-  if (t.mode == WeightMode::int8) {
-    const V16 scale = set1(t.row_scale[r]);
-    for (int c = 0; c < kPanel; c += 16)
-      store(y + c, mul(load(sums + c), mul(scale, load(t.column_scale + c))));
-  } else {
-    for (int c = 0; c < kPanel; c += 16)
-      store(y + c, load(sums + c));
-  }
-  int columns = t.columns;
-  if (t.epilogue == Epilogue::swiglu) {
-    columns /= 2;
-    for (int c = 0; c < kPanel / 2; c += 16)
-      store(y + c, mul(silu(load(y + c)), load(y + kPanel / 2 + c)));
-  }
-  float *out = t.out + r * t.out_stride;
-  int c = 0;
-  if (t.epilogue == Epilogue::add) {
-    for (; c + 16 <= columns; c += 16)
-      store(out + c, add(load(out + c), load(y + c)));
-    for (; c < columns; ++c)
-      out[c] += y[c];
-  } else {
-    for (; c + 16 <= columns; c += 16)
-      store(out + c, load(y + c));
-    for (; c < columns; ++c)
-      out[c] = y[c];
-  }
+static inline void finish_row(const LinearTile& t, int r, const float* sums) {
+    alignas(64) float y[kPanel];
+    if (t.mode == WeightMode::int8) {
+        const V16 scale = set1(t.row_scale[r]);
+        for (int c = 0; c < kPanel; c += 16) store(y + c, mul(load(sums + c), mul(scale, load(t.column_scale + c))));
+    } else {
+        for (int c = 0; c < kPanel; c += 16) store(y + c, load(sums + c));
+    }
+    int columns = t.columns;
+    if (t.epilogue == Epilogue::swiglu) {
+        columns /= 2;
+        for (int c = 0; c < kPanel / 2; c += 16) store(y + c, mul(silu(load(y + c)), load(y + kPanel / 2 + c)));
+    }
+    float* out = t.out + r * t.out_stride;
+    int c = 0;
+    if (t.epilogue == Epilogue::add) {
+        for (; c + 16 <= columns; c += 16) store(out + c, add(load(out + c), load(y + c)));
+        for (; c < columns; ++c) out[c] += y[c];
+    } else {
+        for (; c + 16 <= columns; c += 16) store(out + c, load(y + c));
+        for (; c < columns; ++c) out[c] = y[c];
+    }
 }
 
-template <int kRows> static void linear_rows(const LinearTile &t, int row) {
-  alignas(64) float sums[kRows * kPanel];
-  const uint8_t *a = t.activations + row * t.activation_stride;
-  switch (t.mode) {
-  case WeightMode::int8:
-    dot_int8<kRows>(t, a, t.row_sum + row, sums);
-    break;
-  case WeightMode::bf16:
-    dot_bf16<kRows>(t, a, sums);
-    break;
-  case WeightMode::fp32:
-    dot_fp32<kRows>(t, a, sums);
-    break;
-  }
-  for (int r = 0; r < kRows; ++r)
-    finish_row(t, row + r, sums + r * kPanel);
+template <int kRows>
+static void linear_rows(const LinearTile& t, int row) {
+    alignas(64) float sums[kRows * kPanel];
+    const uint8_t* a = t.activations + row * t.activation_stride;
+    switch (t.mode) {
+        case WeightMode::int8:
+            dot_int8<kRows>(t, a, t.row_sum + row, sums);
+            break;
+        case WeightMode::bf16:
+            dot_bf16<kRows>(t, a, sums);
+            break;
+        case WeightMode::fp32:
+            dot_fp32<kRows>(t, a, sums);
+            break;
+    }
+    for (int r = 0; r < kRows; ++r) finish_row(t, row + r, sums + r * kPanel);
 }
 
-static void linear(const LinearTile &t) {
-  int row = 0;
-  for (; row + kTileRows <= t.rows; row += kTileRows)
-    linear_rows<kTileRows>(t, row);
-  const int left = t.rows - row;
-  if constexpr (kTileRows > 5)
-    if (left == 5)
-      linear_rows<5>(t, row);
-  if constexpr (kTileRows > 4)
-    if (left == 4)
-      linear_rows<4>(t, row);
-  if constexpr (kTileRows > 3)
-    if (left == 3)
-      linear_rows<3>(t, row);
-  if constexpr (kTileRows > 2)
-    if (left == 2)
-      linear_rows<2>(t, row);
-  if (left == 1)
-    linear_rows<1>(t, row);
+static void linear(const LinearTile& t) {
+    int row = 0;
+    for (; row + kTileRows <= t.rows; row += kTileRows) linear_rows<kTileRows>(t, row);
+    const int left = t.rows - row;
+    if constexpr (kTileRows > 5)
+        if (left == 5) linear_rows<5>(t, row);
+    if constexpr (kTileRows > 4)
+        if (left == 4) linear_rows<4>(t, row);
+    if constexpr (kTileRows > 3)
+        if (left == 3) linear_rows<3>(t, row);
+    if constexpr (kTileRows > 2)
+        if (left == 2) linear_rows<2>(t, row);
+    if (left == 1) linear_rows<1>(t, row);
 }
 
-} // namespace hotseat::HOTSEAT_ISA
+}  // namespace hotseat::HOTSEAT_ISA

@@ -8,19 +8,7 @@
 namespace hotseat {
 
 // How a tensor is stored, named as GGML names it.
-enum class Kind : int {
-  F32,
-  F16,
-  BF16,
-  Q8_0,
-  Q4_0,
-  Q4_1,
-  Q5_0,
-  Q5_1,
-  Q4_K,
-  Q5_K,
-  Q6_K
-};
+enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K };
 
 // How weights are held for multiplication. A step of K covers 4 bytes of one
 // activation row and 256 bytes of a panel:
@@ -29,120 +17,114 @@ enum class Kind : int {
 //   value a step
 enum class WeightMode : int { int8, bf16, fp32 };
 
-inline constexpr int kPanel = 64;      // columns (output features) of one panel
-inline constexpr int kPanelStep = 256; // bytes of one panel for one step of K
-inline constexpr int kGroup =
-    16; // positions that lie side by side in a key group
-inline constexpr int kSpan =
-    256; // positions of one attention span; spans start at multiples of this
+inline constexpr int kPanel = 64;       // columns (output features) of one panel
+inline constexpr int kPanelStep = 256;  // bytes of one panel for one step of K
+inline constexpr int kGroup = 16;       // positions that lie side by side in a key group
+inline constexpr int kSpan = 256;       // positions of one attention span; spans start at multiples of this
 inline constexpr int kGroupsPerSpan = kSpan / kGroup;
-inline constexpr int kMaxTileRows =
-    6; // rows that a linear kernel may hold at once
+inline constexpr int kMaxTileRows = 6;  // rows that a linear kernel may hold at once
 
 enum class Epilogue : int {
-  store,  // out = y
-  add,    // out += y (the residual stream)
-  swiglu, // the panel holds 32 gate then 32 up columns: out[c] = silu(gate[c])
-          // * up[c]
+    store,   // out = y
+    add,     // out += y (the residual stream)
+    swiglu,  // the panel holds 32 gate then 32 up columns: out[c] = silu(gate[c])
+             // * up[c]
 };
 
 // Rows [0, rows) of activations times one panel.
 struct LinearTile {
-  WeightMode mode;
-  const uint8_t *activations; // encoded rows
-  size_t activation_stride;   // bytes from row to row
-  const float *row_scale;     // int8 only: [rows]
-  const int32_t *row_sum;     // int8 only: [rows], sum of the row's int8 values
-  int rows;
-  const uint8_t *panel;      // [steps][kPanelStep bytes]
-  const float *column_scale; // int8 only: [kPanel]
-  int steps;
-  int columns; // columns that exist, the rest is padding
-  float *out;
-  size_t out_stride; // floats from row to row
-  Epilogue epilogue;
+    WeightMode mode;
+    const uint8_t* activations;  // encoded rows
+    size_t activation_stride;    // bytes from row to row
+    const float* row_scale;      // int8 only: [rows]
+    const int32_t* row_sum;      // int8 only: [rows], sum of the row's int8 values
+    int rows;
+    const uint8_t* panel;       // [steps][kPanelStep bytes]
+    const float* column_scale;  // int8 only: [kPanel]
+    int steps;
+    int columns;  // columns that exist, the rest is padding
+    float* out;
+    size_t out_stride;  // floats from row to row
+    Epilogue epilogue;
 };
 
 // One span of one KV head: groups of 16 positions, keys as [head_dim][16],
 // values as [16][head_dim_padded].
 struct SpanView {
-  const void *keys[kGroupsPerSpan];
-  const void *values[kGroupsPerSpan];
-  int num_positions; // that may be read, in [1, kSpan]
+    const void* keys[kGroupsPerSpan];
+    const void* values[kGroupsPerSpan];
+    int num_positions;  // that may be read, in [1, kSpan]
 };
 
 // A few query rows against one span. limits[r] in [0, span.num_positions] is
 // how many positions row r may see.
 struct AttentionTile {
-  const float *const *queries; // [rows] -> [head_dim], scaled so that scores
-                               // are base-2 logarithms
-  const int *limits;           // [rows]
-  int rows;
-  int head_dim;
-  int head_dim_padded; // multiple of 16
-  const SpanView *span;
-  float *scores; // scratch [rows][kSpan]
-  // Results of this span alone: sum of 2^(score - max) and the weighted values,
-  // not yet divided.
-  float *max;    // [rows]
-  float *sum;    // [rows]
-  float *values; // [rows][head_dim_padded]
+    const float* const* queries;  // [rows] -> [head_dim], scaled so that scores
+                                  // are base-2 logarithms
+    const int* limits;            // [rows]
+    int rows;
+    int head_dim;
+    int head_dim_padded;  // multiple of 16
+    const SpanView* span;
+    float* scores;  // scratch [rows][kSpan]
+    // Results of this span alone: sum of 2^(score - max) and the weighted values,
+    // not yet divided.
+    float* max;     // [rows]
+    float* sum;     // [rows]
+    float* values;  // [rows][head_dim_padded]
 };
 
 struct KernelTable {
-  const char *name;
+    const char* name;
 
-  void (*dequantize_row)(Kind kind, const uint8_t *source, int n, float *out);
-  // Multiply each `width`-wide block of x by the normalised Hadamard matrix;
-  // width is a power of two <= 64.
-  void (*rotate)(float *x, int n, int width);
-  // out = round(x * 127 / max|x|), scale = max|x| / 127; returns the sum of
-  // out.
-  int32_t (*quantize)(const float *x, int n, int8_t *out, float *scale);
-  void (*to_bf16)(const float *x, int n, uint16_t *out);
+    void (*dequantize_row)(Kind kind, const uint8_t* source, int n, float* out);
+    // Multiply each `width`-wide block of x by the normalised Hadamard matrix;
+    // width is a power of two <= 64.
+    void (*rotate)(float* x, int n, int width);
+    // out = round(x * 127 / max|x|), scale = max|x| / 127; returns the sum of
+    // out.
+    int32_t (*quantize)(const float* x, int n, int8_t* out, float* scale);
+    void (*to_bf16)(const float* x, int n, uint16_t* out);
 
-  void (*rms_norm)(const float *x, const float *weight, int n, float eps,
-                   float *out);
-  // Rotate pairs (i, i + n/2) of one head by the position's angles and multiply
-  // by `factor`.
-  void (*rope)(float *x, const float *cosine, const float *sine, int n,
-               float factor);
+    void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
+    // Rotate pairs (i, i + n/2) of one head by the position's angles and multiply
+    // by `factor`.
+    void (*rope)(float* x, const float* cosine, const float* sine, int n, float factor);
 
-  void (*linear)(const LinearTile &tile);
+    void (*linear)(const LinearTile& tile);
 
-  // Write one position of one KV head. n values; values beyond n up to n_padded
-  // become zero.
-  void (*write_key_bf16)(const float *x, int n, uint16_t *group, int lane);
-  void (*write_key_fp32)(const float *x, int n, float *group, int lane);
-  void (*write_value_bf16)(const float *x, int n, int n_padded, uint16_t *out);
-  void (*write_value_fp32)(const float *x, int n, int n_padded, float *out);
-  // Copies of a span in fp32, for many query rows.
-  void (*widen)(const uint16_t *source, int n, float *out);
-  void (*attention_bf16)(const AttentionTile &tile);
-  void (*attention_fp32)(const AttentionTile &tile);
-  // Merge a span's result into a running state (max, sum, values); max starts
-  // at -infinity, the rest at 0.
-  void (*merge_span)(float *state_max, float *state_sum, float *state_values,
-                     float max, float sum, const float *values, int n);
-  void (*divide)(const float *values, float sum, int n, float *out);
+    // Write one position of one KV head. n values; values beyond n up to n_padded
+    // become zero.
+    void (*write_key_bf16)(const float* x, int n, uint16_t* group, int lane);
+    void (*write_key_fp32)(const float* x, int n, float* group, int lane);
+    void (*write_value_bf16)(const float* x, int n, int n_padded, uint16_t* out);
+    void (*write_value_fp32)(const float* x, int n, int n_padded, float* out);
+    // Copies of a span in fp32, for many query rows.
+    void (*widen)(const uint16_t* source, int n, float* out);
+    void (*attention_bf16)(const AttentionTile& tile);
+    void (*attention_fp32)(const AttentionTile& tile);
+    // Merge a span's result into a running state (max, sum, values); max starts
+    // at -infinity, the rest at 0.
+    void (*merge_span)(float* state_max, float* state_sum, float* state_values, float max, float sum,
+                       const float* values, int n);
+    void (*divide)(const float* values, float sum, int n, float* out);
 
-  // Sampling. All go through the vocabulary in fixed lanes and a fixed order.
-  bool (*all_finite)(const float *x, int n);
-  float (*maximum)(const float *x, int n);
-  double (*sum_of_exponentials)(const float *x, int n,
-                                float max); // of e^(x - max)
-  // relative = e^(x - max), weights = round_half_to_even(relative * 2^30);
-  // block_sums[b] adds the b-th 256 weights.
-  void (*weigh)(const float *x, int n, float max, float *relative,
-                int32_t *weights, int64_t *block_sums);
-  void (*divide_all)(float *x, int n, float divisor);
+    // Sampling. All go through the vocabulary in fixed lanes and a fixed order.
+    bool (*all_finite)(const float* x, int n);
+    float (*maximum)(const float* x, int n);
+    double (*sum_of_exponentials)(const float* x, int n,
+                                  float max);  // of e^(x - max)
+    // relative = e^(x - max), weights = round_half_to_even(relative * 2^30);
+    // block_sums[b] adds the b-th 256 weights.
+    void (*weigh)(const float* x, int n, float max, float* relative, int32_t* weights, int64_t* block_sums);
+    void (*divide_all)(float* x, int n, float divisor);
 };
 
-const KernelTable &scalar_table();
+const KernelTable& scalar_table();
 #if defined(__x86_64__)
-const KernelTable &avx2_table();
-const KernelTable &avx512_table();
-const KernelTable &avx512bf16_table();
+const KernelTable& avx2_table();
+const KernelTable& avx512_table();
+const KernelTable& avx512bf16_table();
 #endif
 
-} // namespace hotseat
+}  // namespace hotseat

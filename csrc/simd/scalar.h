@@ -8,7 +8,7 @@
 namespace hotseat::HOTSEAT_ISA {
 
 struct V16 {
-  float lane[16];
+    float lane[16];
 };
 
 // How many query rows x 16-position groups (or 16-wide columns) attention keeps
@@ -18,125 +18,117 @@ inline constexpr int kTileVecs = 2;
 
 #define HOTSEAT_LANES for (int i = 0; i < 16; ++i)
 
-static inline V16 load(const float *p) {
-  V16 r;
-  HOTSEAT_LANES r.lane[i] = p[i];
-  return r;
+static inline V16 load(const float* p) {
+    V16 r;
+    HOTSEAT_LANES r.lane[i] = p[i];
+    return r;
 }
-static inline void store(float *p, V16 a) { HOTSEAT_LANES p[i] = a.lane[i]; }
+static inline void store(float* p, V16 a) { HOTSEAT_LANES p[i] = a.lane[i]; }
 static inline V16 set1(float x) {
-  V16 r;
-  HOTSEAT_LANES r.lane[i] = x;
-  return r;
+    V16 r;
+    HOTSEAT_LANES r.lane[i] = x;
+    return r;
 }
 static inline V16 add(V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] += b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] += b.lane[i];
+    return a;
 }
 static inline V16 sub(V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] -= b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] -= b.lane[i];
+    return a;
 }
 static inline V16 mul(V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] *= b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] *= b.lane[i];
+    return a;
 }
 static inline V16 div(V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] /= b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] /= b.lane[i];
+    return a;
 }
 // a * b + c, rounded once.
 static inline V16 fma(V16 a, V16 b, V16 c) {
-  HOTSEAT_LANES c.lane[i] = __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]);
-  return c;
+    HOTSEAT_LANES c.lane[i] = __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]);
+    return c;
 }
 // The second operand where either is NaN, as x86 does.
 static inline V16 max(V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
+    return a;
 }
 static inline V16 min(V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] = a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] = a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i];
+    return a;
 }
 static inline V16 abs(V16 a) {
-  HOTSEAT_LANES a.lane[i] = __builtin_fabsf(a.lane[i]);
-  return a;
+    HOTSEAT_LANES a.lane[i] = __builtin_fabsf(a.lane[i]);
+    return a;
 }
 // Nearest integer, ties to even.
 static inline V16 round_even(V16 a) {
-  HOTSEAT_LANES a.lane[i] = __builtin_nearbyintf(a.lane[i]);
-  return a;
+    HOTSEAT_LANES a.lane[i] = __builtin_nearbyintf(a.lane[i]);
+    return a;
 }
 // Lanes below n from a, the others from b.
 static inline V16 first_n(int n, V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] = i < n ? a.lane[i] : b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] = i < n ? a.lane[i] : b.lane[i];
+    return a;
 }
 // Lanes where x < limit from a, the others from b.
 static inline V16 where_less(V16 x, V16 limit, V16 a, V16 b) {
-  HOTSEAT_LANES a.lane[i] = x.lane[i] < limit.lane[i] ? a.lane[i] : b.lane[i];
-  return a;
+    HOTSEAT_LANES a.lane[i] = x.lane[i] < limit.lane[i] ? a.lane[i] : b.lane[i];
+    return a;
 }
 // mantissa * 2^exponent for integral exponents that keep the result normal.
 static inline V16 scale_exponent(V16 mantissa, V16 exponent) {
-  HOTSEAT_LANES {
-    int32_t bits;
-    std::memcpy(&bits, &mantissa.lane[i], 4);
-    bits += static_cast<int32_t>(exponent.lane[i]) << 23;
-    std::memcpy(&mantissa.lane[i], &bits, 4);
-  }
-  return mantissa;
+    HOTSEAT_LANES {
+        int32_t bits;
+        std::memcpy(&bits, &mantissa.lane[i], 4);
+        bits += static_cast<int32_t>(exponent.lane[i]) << 23;
+        std::memcpy(&mantissa.lane[i], &bits, 4);
+    }
+    return mantissa;
 }
 // Exchange lanes whose indices differ in bit `kStride`.
-template <int kStride> static inline V16 swap_lanes(V16 a) {
-  V16 r;
-  HOTSEAT_LANES r.lane[i] = a.lane[i ^ kStride];
-  return r;
+template <int kStride>
+static inline V16 swap_lanes(V16 a) {
+    V16 r;
+    HOTSEAT_LANES r.lane[i] = a.lane[i ^ kStride];
+    return r;
 }
 static inline float reduce_add(V16 a) {
-  for (int width = 8; width >= 1; width /= 2)
-    for (int i = 0; i < width; ++i)
-      a.lane[i] += a.lane[i + width];
-  return a.lane[0];
+    for (int width = 8; width >= 1; width /= 2)
+        for (int i = 0; i < width; ++i) a.lane[i] += a.lane[i + width];
+    return a.lane[0];
 }
 static inline float reduce_max(V16 a) {
-  for (int width = 8; width >= 1; width /= 2)
-    for (int i = 0; i < width; ++i)
-      a.lane[i] = a.lane[i] > a.lane[i + width] ? a.lane[i] : a.lane[i + width];
-  return a.lane[0];
+    for (int width = 8; width >= 1; width /= 2)
+        for (int i = 0; i < width; ++i) a.lane[i] = a.lane[i] > a.lane[i + width] ? a.lane[i] : a.lane[i + width];
+    return a.lane[0];
 }
 static inline uint16_t bf16_bits(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u)
-    return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+    return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
-static inline V16 load_bf16(const uint16_t *p) {
-  V16 r;
-  HOTSEAT_LANES {
-    const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
-    std::memcpy(&r.lane[i], &bits, 4);
-  }
-  return r;
+static inline V16 load_bf16(const uint16_t* p) {
+    V16 r;
+    HOTSEAT_LANES {
+        const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
+        std::memcpy(&r.lane[i], &bits, 4);
+    }
+    return r;
 }
-static inline void store_bf16(uint16_t *p, V16 a) {
-  HOTSEAT_LANES p[i] = bf16_bits(a.lane[i]);
-}
+static inline void store_bf16(uint16_t* p, V16 a) { HOTSEAT_LANES p[i] = bf16_bits(a.lane[i]); }
 // Lanes are integral and within [-128, 127].
-static inline void store_int8(int8_t *p, V16 a) {
-  HOTSEAT_LANES p[i] = static_cast<int8_t>(a.lane[i]);
-}
-static inline void store_int32(int32_t *p, V16 a) {
-  HOTSEAT_LANES p[i] = static_cast<int32_t>(a.lane[i]);
-}
-static inline V16 load_int32(const int32_t *p) {
-  V16 r;
-  HOTSEAT_LANES r.lane[i] = static_cast<float>(p[i]);
-  return r;
+static inline void store_int8(int8_t* p, V16 a) { HOTSEAT_LANES p[i] = static_cast<int8_t>(a.lane[i]); }
+static inline void store_int32(int32_t* p, V16 a) { HOTSEAT_LANES p[i] = static_cast<int32_t>(a.lane[i]); }
+static inline V16 load_int32(const int32_t* p) {
+    V16 r;
+    HOTSEAT_LANES r.lane[i] = static_cast<float>(p[i]);
+    return r;
 }
 
 #undef HOTSEAT_LANES
 
-} // namespace hotseat::HOTSEAT_ISA
+}  // namespace hotseat::HOTSEAT_ISA

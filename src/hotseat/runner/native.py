@@ -36,7 +36,9 @@ class NativeRunner:
 
     def __init__(self, spec: DecoderSpec, weights: Weights, config: RunnerConfig) -> None:
         if config.block_size % _GROUP:
-            raise ConfigError(f"block_size must be a multiple of {_GROUP} for the native runner, not {config.block_size}")
+            raise ConfigError(
+                f"block_size must be a multiple of {_GROUP} for the native runner, not {config.block_size}"
+            )
         self._config = config
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
