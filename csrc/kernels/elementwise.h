@@ -110,19 +110,25 @@ static void rotate(float* x, int n, int width) {
 }
 
 static int32_t quantize(const float* x, int n, int8_t* out, float* scale) {
-    V16 largest = set1(0.0f);
+    const V16 zero = set1(0.0f);
+    V16 largest = zero, poison = zero;  // poison becomes NaN where a value is NaN or infinite
     int i = 0;
-    for (; i + 16 <= n; i += 16) largest = max(abs(load(x + i)), largest);
-    if (i < n) largest = max(abs(load_tail(x + i, n - i)), largest);
-    const float peak = reduce_max(largest);
-    *scale = peak / 127.0f;
+    for (; i < n; i += 16) {
+        const V16 v = n - i >= 16 ? load(x + i) : load_tail(x + i, n - i);
+        largest = max(abs(v), largest);
+        poison = fma(v, zero, poison);
+    }
+    float peak = reduce_max(largest);
+    if (peak < 1e-30f) peak = 0.0f;
+    // A broken row gets a NaN scale: it stays visibly broken, and only itself.
+    *scale = reduce_add(poison) == 0.0f ? peak / 127.0f : __builtin_nanf("");
     const V16 inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
     const V16 low = set1(-127.0f), high = set1(127.0f);
     int32_t sum = 0;
     for (i = 0; i < n; i += 16) {
         const int m = n - i < 16 ? n - i : 16;
         const V16 v = m == 16 ? load(x + i) : load_tail(x + i, m);
-        // min and max also turn NaN into a number: a broken row stays a broken row,
+        // min and max also turn NaN into a number, whose conversion is defined.
         // never undefined behaviour.
         const V16 q = min(max(round_even(mul(v, inverse)), low), high);
         int8_t bytes[16];
