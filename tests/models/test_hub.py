@@ -30,9 +30,7 @@ def load_in_a_process(tmp_path):
         own["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         result = subprocess.run(
             [sys.executable, "-c", LOAD, model, json.dumps(options)],
-            env=kept
-            | {"PYTHONPATH": path, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-            | environ,
+            env=kept | own | environ,
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -1,7 +1,7 @@
 """Read GGUF files (version 2 and 3): metadata, and tensors as views of the memory-mapped file.
 
 Every count, length and offset is checked against the file's size before it is believed, so that a truncated or
-hostile file ends in a ``ModelError``. Why not gguf-py: docs/decisions/gguf-reader.md.
+hostile file ends in a ``ModelError``. Why not gguf-py: docs/decisions/002-own-gguf-reader.md.
 
     magic "GGUF" · version u32 · tensors u64 · pairs u64
     pairs   × [ key: string · type u32 · value ]                       string = length u64 · UTF-8 bytes
