@@ -86,6 +86,21 @@ def test_bos_is_added_once_to_text_that_has_one(tmp_path: Path) -> None:
     assert tokenizer.encode(f"{BOS}dog", add_special_tokens=False) == tokenizer.encode("dog")
 
 
+@pytest.mark.parametrize("config", [{"add_bos_token": False}, {}])
+def test_bos_that_the_text_repeats_itself_is_kept(tmp_path: Path, config: dict[str, Any]) -> None:
+    tokenizer = saved(byte_level(adds_bos=False), tmp_path, {"bos_token": BOS, **config})
+    assert tokenizer.encode(f"{BOS}{BOS}dog").count(tokenizer.bos_token_id) == 2
+
+
+@pytest.mark.parametrize("config", [{"add_bos_token": True}, {}])
+def test_only_the_bos_that_would_be_added_is_left_out(tmp_path: Path, config: dict[str, Any]) -> None:
+    tokenizer = saved(byte_level(), tmp_path, {"bos_token": BOS, **config})
+    assert tokenizer.encode(f"{BOS}{BOS}dog").count(tokenizer.bos_token_id) == 2
+    assert tokenizer.encode(f"dog{BOS}").count(tokenizer.bos_token_id) == 2
+    assert tokenizer.encode("") == [tokenizer.bos_token_id]
+    assert tokenizer.encode(BOS) == [tokenizer.bos_token_id]
+
+
 def test_rendered_chat_has_one_bos(tmp_path: Path) -> None:
     tokenizer = saved(byte_level(), tmp_path, {"bos_token": BOS, "eos_token": {"content": EOS}})
     template = ChatTemplate("{{ bos_token }}{{ messages[0].content }}", **tokenizer.special_tokens)

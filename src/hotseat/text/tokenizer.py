@@ -18,7 +18,12 @@ __all__ = ["Tokenizer"]
 
 
 class Tokenizer:
-    """A model's tokenizer. It never changes after it is made, so any thread may use it."""
+    """A model's tokenizer. It never changes after it is made, so any thread may use it.
+
+    ``vocab_size`` is one more than the largest token id. ``special_tokens`` maps roles (``bos_token``, ``eos_token``,
+    ``unk_token``, ``pad_token``) to spellings. ``bos_token_id`` and ``eos_token_id`` are ``None`` in a model without
+    them; further tokens that end an answer are listed in the model's generation_config.
+    """
 
     __slots__ = (
         "_after",
@@ -28,7 +33,10 @@ class Tokenizer:
         "_post_processes",
         "_special_ids",
         "_visible_bytes",
+        "bos_token_id",
+        "eos_token_id",
         "special_tokens",
+        "vocab_size",
     )
 
     def __init__(
@@ -39,7 +47,7 @@ class Tokenizer:
         adds_bos: bool | None = None,
         adds_eos: bool | None = None,
     ) -> None:
-        """Wrap ``backend``; ``special_tokens`` maps roles (``bos_token``, ``eos_token`` …) to the tokens' spellings.
+        """Wrap ``backend``.
 
         ``adds_bos`` and ``adds_eos`` say what goes around a plain text; when both are ``None``, the backend's own
         post-processor decides.
@@ -48,13 +56,18 @@ class Tokenizer:
         backend.no_padding()
         decoder = backend.decoder
         rule = decoding_rule(None if decoder is None else json.loads(decoder.__getstate__()))
-        self._backend = backend
-        self.special_tokens = dict(special_tokens)
         added = backend.get_added_tokens_decoder()
+        self._backend = backend
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = TokenBytes(backend.id_to_token, rule)
         self._visible_bytes = TokenBytes(backend.id_to_token, rule, hidden=self._special_ids)
+        self.vocab_size: int = max(backend.get_vocab_size(), 1 + max(added, default=-1))
+        self.special_tokens = dict(special_tokens)
+        self.bos_token_id = _id_of(backend, special_tokens.get("bos_token"))
+        self.eos_token_id = _id_of(backend, special_tokens.get("eos_token"))
         self._post_processes = adds_bos is None and adds_eos is None
+        if self._post_processes:
+            adds_bos = backend.encode("").ids[:1] == [self.bos_token_id]
         self._before = [self.bos_token_id] if adds_bos and self.bos_token_id is not None else []
         self._after = [self.eos_token_id] if adds_eos and self.eos_token_id is not None else []
 
@@ -70,8 +83,10 @@ class Tokenizer:
             raise ModelError(f"cannot read the tokenizer {path}: {error}") from error
         config = tokenizer_config or {}
         special_tokens = _special_tokens_of_config(config)
-        known = [token for token in special_tokens.values() if backend.token_to_id(token) is not None]
-        backend.add_special_tokens(known)  # a role makes a token special, whatever tokenizer.json says
+        special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+        missed = [token for token in special_tokens.values() if token not in special]
+        # A role makes a token special, whatever tokenizer.json says.
+        backend.add_special_tokens([token for token in missed if backend.token_to_id(token) is not None])
         return cls(backend, special_tokens, adds_bos=config.get("add_bos_token"), adds_eos=config.get("add_eos_token"))
 
     @classmethod
@@ -86,22 +101,6 @@ class Tokenizer:
             vocabulary.build(), vocabulary.special_tokens, adds_bos=vocabulary.adds_bos, adds_eos=vocabulary.adds_eos
         )
 
-    @property
-    def vocab_size(self) -> int:
-        """One more than the largest token id."""
-        added = self._backend.get_added_tokens_decoder()
-        return max(self._backend.get_vocab_size(), 1 + max(added, default=-1))
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """The token that begins a text, if the model has one."""
-        return self._id_of("bos_token")
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a text, if the model has one; the model's generation_config may list more."""
-        return self._id_of("eos_token")
-
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``. Special tokens that are spelled out in it are recognised.
 
@@ -109,18 +108,20 @@ class Tokenizer:
         these itself: encode its output without. A text that is rendered elsewhere and begins with a BOS gets no second
         one. Runs without the GIL, so a thread pool keeps long prompts off the event loop.
         """
-        own = add_special_tokens and not self._post_processes
+        asks_backend = add_special_tokens and self._post_processes
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens and not own).ids
+            ids: list[int] = self._backend.encode(text, add_special_tokens=asks_backend).ids
         except TypeError as error:
             raise InvalidRequestError(
                 "the text contains a lone surrogate, which is not a character", param="prompt"
             ) from error
-        if own:
-            ids = [*self._before, *ids, *self._after]
-        if add_special_tokens and len(ids) > 1 and ids[0] == ids[1] == self.bos_token_id:
-            return ids[1:]
-        return ids
+        if not add_special_tokens:
+            return ids
+        if asks_backend:
+            twice = bool(self._before) and ids[:2] == self._before * 2
+            return ids[1:] if twice else ids
+        before = [] if ids[:1] == self._before else self._before
+        return [*before, *ids, *self._after]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``ids``; ids outside the vocabulary have none, broken bytes become U+FFFD.
@@ -147,9 +148,12 @@ class Tokenizer:
         """Whether the token is a control token (such as BOS), which is no part of the text."""
         return token_id in self._special_ids
 
-    def _id_of(self, role: str) -> int | None:
-        token = self.special_tokens.get(role)
-        return None if token is None else self._backend.token_to_id(token)
+
+def _id_of(backend: tokenizers.Tokenizer, token: str | None) -> int | None:
+    if token is None:
+        return None
+    token_id: int | None = backend.token_to_id(token)
+    return token_id
 
 
 def _special_tokens_of_config(config: Mapping[str, Any]) -> dict[str, str]:
