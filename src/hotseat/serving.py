@@ -122,9 +122,7 @@ def _log_capacity(assembly: Assembly) -> None:
     scheduling, running = assembly.scheduler_config, assembly.runner_config
     block_bytes = kv_bytes_per_block(assembly.model.spec, running.kv_dtype, scheduling.block_size)
     logger.info(
-        "%s with %s weights; KV cache: %d tokens in %d blocks (%s, %.0f MiB); sequences up to %d tokens",
-        type(assembly.runner).__name__,
-        running.weight_dtype,
+        "KV cache: %d tokens in %d blocks (%s, %.0f MiB); sequences of up to %d tokens",
         scheduling.num_kv_blocks * scheduling.block_size,
         scheduling.num_kv_blocks,
         running.kv_dtype,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["OPENINGS", "SENTENCES", "WORDS"]
+__all__ = ["SENTENCES", "TASKS", "WORDS"]
 
-OPENINGS = (
-    "Please read the notes below and tell me in your own words what they have in common.",
+TASKS = (
+    "Please tell me in your own words what these notes have in common.",
     "I am preparing a short talk for a mixed audience. Help me turn these points into a story.",
-    "Summarize the following text for a busy reader, and say which part matters most and why.",
+    "Summarize this text for a busy reader, and say which part matters most and why.",
     "What would you ask the author after reading this? Give me a few good questions.",
     "Explain to a ten year old child what is going on here, step by step and without hard words.",
-    "Write a friendly reply to the message below. Keep its order and do not leave anything out.",
-    "Here are some lines from my diary. Continue them in the same voice for another page.",
+    "Write a friendly reply to this message. Keep its order and do not leave anything out.",
+    "These are some lines from my diary. Continue them in the same voice for another page.",
     "Compare the ideas in this passage and list what speaks for and against each of them.",
-    "Find mistakes in the reasoning below, if there are any, and correct them politely.",
+    "Find mistakes in this reasoning, if there are any, and correct them politely.",
     "Plan a week of work from these remarks, with one clear goal for each day.",
     "Turn this into a list of instructions that a new colleague could follow alone.",
     "Which of these statements would you check first, and how would you check it?",

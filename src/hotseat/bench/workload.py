@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hotseat.bench.corpus import OPENINGS, SENTENCES, WORDS
+from hotseat.bench.corpus import SENTENCES, TASKS, WORDS
 from hotseat.errors import ConfigError
 
 __all__ = ["DATASETS", "LengthDistribution", "Prompt", "arrival_times", "make_prompts"]
@@ -93,11 +93,12 @@ def _random_words(generator: random.Random, num_words: int) -> str:
 
 
 def _passage(generator: random.Random, num_words: int) -> str:
-    """Return a question about a few sentences, cut to ``num_words`` words."""
-    words = generator.choice(OPENINGS).split()
-    while len(words) < num_words:
+    """Return a few sentences and then, so that prompts do not begin alike, what to do with them."""
+    task = generator.choice(TASKS).split()[:num_words]
+    words: list[str] = []
+    while len(words) < num_words - len(task):
         words += generator.choice(SENTENCES).split()
-    return " ".join(words[:num_words])
+    return " ".join(words[: num_words - len(task)] + task)
 
 
 def arrival_times(count: int, request_rate: float, seed: int) -> list[float]:
