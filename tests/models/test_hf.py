@@ -260,6 +260,44 @@ def test_a_broken_json_file_is_named(name, content, directory):
         load(str(directory))
 
 
+WEIRD = ([], {}, "x", -1, 0, 1.5, float("inf"), float("nan"), True, [None], [[1]], {"a": {}}, 10**30, ["x", 3])
+OPTIONAL_KEYS = (
+    *("rope_parameters", "sliding_window", "layer_types", "quantization_config"),
+    *("partial_rotary_factor", "original_max_position_embeddings"),
+)
+WEIRD_ROPES = (
+    {"rope_type": 3},
+    {"type": ["yarn"]},
+    {"rope_type": "yarn", "factor": "x"},
+    {"rope_type": "yarn", "factor": 1e308},
+    {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": "x"},
+    {"rope_type": "yarn", "factor": 2.0, "mscale": "x", "mscale_all_dim": 2},
+    {"rope_type": "yarn", "factor": 2.0, "attention_factor": [1]},
+    {"rope_type": "llama3", "factor": 2},
+    {"rope_theta": "x"},
+)
+
+
+def test_weird_values_never_end_in_another_exception(directory):
+    files = {
+        "config.json": (*json.loads((directory / "config.json").read_text()), *OPTIONAL_KEYS),
+        "generation_config.json": ("eos_token_id", "bos_token_id", "temperature"),
+        "tokenizer_config.json": ("chat_template",),
+    }
+    refused = 0
+    for name, keys in files.items():
+        plain = (directory / name).read_text()
+        for key in keys:
+            for value in WEIRD + WEIRD_ROPES:
+                change(directory / name, **{key: value})
+                try:
+                    load(str(directory))
+                except ModelError:
+                    refused += 1
+                (directory / name).write_text(plain)
+    assert refused > 100
+
+
 @pytest.mark.oracle
 def test_a_random_model_has_the_weights_that_transformers_loads(tmp_path):
     torch = pytest.importorskip("torch")

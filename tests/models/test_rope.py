@@ -76,7 +76,7 @@ def test_an_unknown_scaling_is_refused_by_name_with_those_supported(rope_type):
         rope_spec({"rope_type": rope_type}, head_dim=64, theta=10000.0)
 
 
-@pytest.mark.parametrize("factor", [None, 0, -2.0, "4", True, float("nan"), float("inf")])
+@pytest.mark.parametrize("factor", [None, 0, -2.0, "4", True, float("nan"), float("inf"), 1e308])
 def test_a_scaling_without_a_sensible_factor_is_refused(factor):
     with pytest.raises(ModelError, match="'factor'"):
         rope_spec({"rope_type": "linear", "factor": factor}, head_dim=64, theta=10000.0)
@@ -86,3 +86,8 @@ def test_a_scaling_without_a_sensible_factor_is_refused(factor):
 def test_senseless_sizes_are_refused(head_dim, theta):
     with pytest.raises(ModelError):
         rope_spec({}, head_dim=head_dim, theta=theta)
+
+
+def test_frequencies_that_are_not_finite_are_refused():
+    with pytest.raises(ModelError, match="not finite"):
+        rope_spec({}, head_dim=4, theta=10000.0, factors=np.array([1, 0], np.float32))

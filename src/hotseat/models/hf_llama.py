@@ -107,9 +107,9 @@ def _refuse_features(config: Config, context: int) -> None:
     window = config.get("sliding_window")
     if window is not None and config.get("use_sliding_window", True) and _count(config, "sliding_window") < context:
         raise UnsupportedModelError(f"sliding-window attention (a window of {window}) is not supported")
-    other_layers = set(config.get("layer_types") or ()) - {"full_attention"}
-    if other_layers:
-        raise UnsupportedModelError(f"layers of type {', '.join(sorted(other_layers))} are not supported")
+    layer_types = config.get("layer_types") or []
+    if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
+        raise UnsupportedModelError(f"layers other than full attention are not supported: layer_types {layer_types!r}")
 
 
 def _rope_parameters(config: Config, context: int) -> dict[str, Any]:

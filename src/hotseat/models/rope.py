@@ -20,7 +20,9 @@ __all__ = ["SUPPORTED_ROPE_TYPES", "rope_spec"]
 
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
-_MAX_HEAD_DIM = 4096  # beyond that a file is not to be believed
+# Beyond these a file is not to be believed.
+_MAX_HEAD_DIM = 4096
+_MAX_NUMBER = 1e15
 
 RopeParameters: TypeAlias = Mapping[str, Any]
 Frequencies: TypeAlias = npt.NDArray[np.float32]  # [head_dim / 2], radians per position
@@ -39,8 +41,8 @@ def rope_spec(
         raise UnsupportedModelError(f"rope scaling {rope_type!r} is not supported; supported are: {supported}")
     if head_dim % 2 or not 2 <= head_dim <= _MAX_HEAD_DIM:
         raise ModelError(f"rotary embeddings need an even head size of at most {_MAX_HEAD_DIM}, not {head_dim}")
-    if not 1 < theta < math.inf:
-        raise ModelError(f"rope_theta must be above 1, not {theta}")
+    if not 1 < theta < _MAX_NUMBER:
+        raise ModelError(f"rope_theta must be a sensible number above 1, not {theta}")
     attention_factor = 1.0
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     periods = (theta ** exponents.astype(np.float64)).astype(np.float32)  # a power in float32 errs by several units
@@ -53,7 +55,10 @@ def rope_spec(
         frequencies = _yarn(periods, parameters, theta)
         attention_factor = _yarn_attention_factor(parameters)
     if factors is not None:
-        frequencies = frequencies / factors
+        with np.errstate(divide="ignore"):
+            frequencies = frequencies / factors
+    if not np.isfinite(frequencies).all():
+        raise ModelError(f"the rope frequencies are not finite: {frequencies.tolist()}")
     return RopeSpec(inverse_frequencies=tuple(frequencies.tolist()), attention_factor=attention_factor)
 
 
@@ -61,7 +66,7 @@ def _number(parameters: RopeParameters, name: str, default: float | None = None)
     value = parameters.get(name)
     if value is None and default is not None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or math.isinf(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MAX_NUMBER:
         rope_type = parameters.get("rope_type")
         raise ModelError(f"rope scaling {rope_type!r} needs a positive number as {name!r}, not {value!r}")
     return value
