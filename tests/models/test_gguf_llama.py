@@ -119,6 +119,12 @@ def test_every_token_that_ends_a_turn_is_an_eos_id(edited):
     assert model.generation_config.eos_token_ids == (0, 5, EOS_TOKEN_ID)  # the last is a control token <|im_end|>
 
 
+def test_ids_beyond_the_vocabulary_are_left_out(edited):
+    metadata = {"tokenizer.ggml.eos_token_id": 384, "tokenizer.ggml.bos_token_id": 4_000_000_000}
+    config = load(str(edited(metadata=metadata))).generation_config
+    assert (config.eos_token_ids, config.bos_token_id) == ((EOS_TOKEN_ID,), None)
+
+
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 HF_YARN = {"rope_type": "yarn", "factor": 4.0}
 YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
@@ -170,6 +176,7 @@ def test_the_tensor_of_rope_factors_divides_the_frequencies(edited):
     [
         ({"general.architecture": "gemma3"}, "architecture 'gemma3' is not supported; supported in GGUF: llama"),
         ({"llama.expert_count": 8}, "expert_count"),
+        ({"split.count": 3}, "one of 3 parts"),
         ({"llama.attention.sliding_window": 128}, "sliding-window"),
         ({"llama.logit_scale": 0.5}, "logit_scale"),
         ({"llama.attention.causal": False}, "causal"),
@@ -202,6 +209,7 @@ def test_a_window_as_long_as_the_context_is_no_window(edited):
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, "between 0 and 1, not -1.0"),
         ({"llama.rope.freq_base": float("nan")}, "rope_theta"),
         ({"tokenizer.ggml.tokens": None}, "no vocabulary"),
+        ({"tokenizer.ggml.tokens": ["a"] * 385}, "385 tokens, but only 384 embeddings"),
     ],
 )
 def test_senseless_metadata_is_refused_with_its_value(metadata, reason, edited):

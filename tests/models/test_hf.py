@@ -195,6 +195,9 @@ def test_generation_defaults_come_from_generation_config_and_else_from_the_confi
     config = load(str(directory)).generation_config
     assert (config.eos_token_ids, config.bos_token_id) == ((2, 7), 1)
     assert (config.temperature, config.top_p, config.top_k, config.min_p) == (0.6, 0.9, 20, None)
+    change(directory / "generation_config.json", eos_token_id=[384, -1, 5, 5], bos_token_id=10**6)
+    config = load(str(directory)).generation_config
+    assert (config.eos_token_ids, config.bos_token_id) == ((5,), None)  # no other id could ever be sampled
     change(directory / "generation_config.json", eos_token_id=0)
     assert load(str(directory)).generation_config.eos_token_ids == (0,)
     (directory / "generation_config.json").unlink()

@@ -10,7 +10,7 @@ import numpy as np
 
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.gguf import GgufFile, MetadataValue, read_gguf
-from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
+from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
 from hotseat.models.rope import rope_spec
 from hotseat.models.slots import match_slots
 from hotseat.models.spec import DecoderSpec, RopeSpec
@@ -68,9 +68,9 @@ def load_gguf(path: Path, *, name: str | None = None) -> LoadedModel:
         name=name or path.stem,
         spec=spec,
         weights=weights,
-        tokenizer_source=_tokenizer_source(file),
+        tokenizer_source=_tokenizer_source(file, spec.vocab_size),
         chat_template=template if isinstance(template, str) else None,
-        generation_config=_generation_config(file.metadata),
+        generation_config=_generation_config(file.metadata, spec.vocab_size),
         path=path,
     )
 
@@ -119,6 +119,9 @@ def _spec(file: GgufFile) -> DecoderSpec:
     if not isinstance(architecture, str) or architecture not in GGUF_ARCHITECTURES:
         supported = ", ".join(GGUF_ARCHITECTURES)
         raise UnsupportedModelError(f"architecture {architecture!r} is not supported; supported in GGUF: {supported}")
+    split = file.metadata.get("split.count")
+    if isinstance(split, int) and split > 1:
+        raise UnsupportedModelError(f"a GGUF file that is one of {split} parts is not supported; merge them first")
     keys = _Keys(file.metadata, architecture)
     embedding = file.tensors.get(_NAMES["token_embedding"])
     if embedding is None or len(embedding.shape) != 2:
@@ -212,25 +215,25 @@ def _in_halves(tensor: WeightTensor, num_heads: int) -> WeightTensor:
     return WeightTensor(kind=tensor.kind, shape=tensor.shape, data=data)
 
 
-def _tokenizer_source(file: GgufFile) -> TokenizerSource:
+def _tokenizer_source(file: GgufFile, vocab_size: int) -> TokenizerSource:
     metadata = {
         key: value.tolist() if isinstance(value, np.ndarray) else value
         for key, value in file.metadata.items()
         if key.startswith("tokenizer.")
     }
-    if not isinstance(metadata.get("tokenizer.ggml.tokens"), list):
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):
         raise ModelError(f"{file.path}: there is no vocabulary (tokenizer.ggml.tokens)")
+    if len(tokens) > vocab_size:
+        raise ModelError(f"{file.path}: the vocabulary has {len(tokens)} tokens, but only {vocab_size} embeddings")
     return TokenizerSource(kind="gguf", path=file.path, metadata=metadata)
 
 
-def _generation_config(metadata: Mapping[str, MetadataValue]) -> GenerationConfig:
+def _generation_config(metadata: Mapping[str, MetadataValue], vocab_size: int) -> GenerationConfig:
     ids = [metadata.get(f"tokenizer.ggml.{key}") for key in _END_IDS]
     tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
     if isinstance(tokens, list) and isinstance(types, np.ndarray):
         control = np.flatnonzero(types[: len(tokens)] == _CONTROL_TOKEN).tolist()
         ids += [i for i in control if tokens[i] in _END_TEXTS]
-    bos = metadata.get("tokenizer.ggml.bos_token_id")
-    return GenerationConfig(
-        eos_token_ids=tuple(dict.fromkeys(i for i in ids if isinstance(i, int))),
-        bos_token_id=bos if isinstance(bos, int) else None,
-    )
+    bos = token_ids([metadata.get("tokenizer.ggml.bos_token_id")], vocab_size)
+    return GenerationConfig(eos_token_ids=token_ids(ids, vocab_size), bos_token_id=bos[0] if bos else None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hotseat.errors import ModelError, ModelNotFoundError
 from hotseat.models.hf_llama import HF_IGNORED_TENSORS, HF_TENSOR_NAMES, spec_from_config
-from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
+from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
 from hotseat.models.safetensors import SafetensorsFile, read_safetensors
 from hotseat.models.slots import match_slots
 from hotseat.models.spec import DecoderSpec
@@ -53,7 +53,7 @@ def load_hf_directory(directory: Path, *, name: str | None = None) -> LoadedMode
         weights={slot: files[tensor].weight(tensor) for slot, tensor in slots.items()},
         tokenizer_source=TokenizerSource(kind="tokenizer.json", path=tokenizer, config=tokenizer_config),
         chat_template=_chat_template(directory, tokenizer_config),
-        generation_config=_generation_config(directory, config),
+        generation_config=_generation_config(directory, config, spec.vocab_size),
         path=directory,
     )
 
@@ -135,7 +135,7 @@ def _chat_template(directory: Path, tokenizer_config: Mapping[str, Any]) -> str 
     return template if isinstance(template, str) else None
 
 
-def _generation_config(directory: Path, config: Mapping[str, Any]) -> GenerationConfig:
+def _generation_config(directory: Path, config: Mapping[str, Any], vocab_size: int) -> GenerationConfig:
     own = _read_json(directory / "generation_config.json", optional=True)
 
     def number(key: str) -> Any:
@@ -147,8 +147,8 @@ def _generation_config(directory: Path, config: Mapping[str, Any]) -> Generation
 
     eos, bos = either("eos_token_id"), either("bos_token_id")
     return GenerationConfig(
-        eos_token_ids=tuple(i for i in (eos if isinstance(eos, list) else [eos]) if type(i) is int),
-        bos_token_id=bos if type(bos) is int else None,
+        eos_token_ids=token_ids(eos if isinstance(eos, list) else [eos], vocab_size),
+        bos_token_id=next(iter(token_ids([bos], vocab_size)), None),
         temperature=number("temperature"),
         top_p=number("top_p"),
         top_k=number("top_k"),

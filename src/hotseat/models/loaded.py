@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from hotseat.models.spec import DecoderSpec
 from hotseat.models.weights import Weights
 
-__all__ = ["GenerationConfig", "LoadedModel", "TokenizerSource"]
+__all__ = ["GenerationConfig", "LoadedModel", "TokenizerSource", "token_ids"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +51,8 @@ class LoadedModel:
     chat_template: str | None
     generation_config: GenerationConfig
     path: Path
+
+
+def token_ids(values: Iterable[object], vocab_size: int) -> tuple[int, ...]:
+    """Return those values that are ids of the vocabulary, each once: no other could ever be sampled."""
+    return tuple(dict.fromkeys(value for value in values if type(value) is int and 0 <= value < vocab_size))
