@@ -60,8 +60,8 @@ DEFAULT_MODEL = CatalogModel(
 
 
 def default_cache_dir(environ: Mapping[str, str]) -> Path:
-    """Return Hotseat's cache directory: HOTSEAT_CACHE, else $XDG_CACHE_HOME/hotseat, else ~/.cache/hotseat."""
-    if own := environ.get("HOTSEAT_CACHE"):
+    """Return Hotseat's cache directory: HOTSEAT_CACHE_DIR, else $XDG_CACHE_HOME/hotseat, else ~/.cache/hotseat."""
+    if own := environ.get("HOTSEAT_CACHE_DIR"):
         return Path(own).expanduser()
     xdg = environ.get("XDG_CACHE_HOME", "")
     base = Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache"  # a relative one is to be ignored, says XDG
