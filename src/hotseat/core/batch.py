@@ -85,7 +85,7 @@ class Deferral(NamedTuple):
 class Batch:
     """What to compute in one step, and what was decided on the way. Decode chunks come first.
 
-    ``admitted_ids`` … ``budget`` are for the step record only; a runner reads the fields above them.
+    ``prefill_totals`` and ``admitted_ids`` … ``budget`` are for the step record only; a runner reads the other fields.
     """
 
     step: int
@@ -95,13 +95,14 @@ class Batch:
     released_ids: list[RequestId] = field(default_factory=list)  # ended or preempted since the last batch
     num_tokens: int = 0  # sum of end - start
     num_decodes: int = 0  # the first num_decodes chunks are decodes
+    prefill_totals: list[int] = field(default_factory=list)  # parallel to chunks[num_decodes:]: tokens known
     admitted_ids: list[RequestId] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
     deferred: list[Deferral] = field(default_factory=list)  # with the reason, new or unchanged in this step
     ended: list[RequestUpdate] = field(default_factory=list)  # ended by schedule() itself (outgrew the pool, timed out)
     num_waiting: int = 0
-    blocks_used: int = 0
-    blocks_cached: int = 0
+    blocks_used: int = 0  # held by running requests; blocks_used + blocks_free is the whole pool
+    blocks_cached: int = 0  # those of the free blocks that hold content which a prefix hit can still use
     blocks_free: int = 0
     budget: int = 0  # tokens offered to this step
 

@@ -1,32 +1,47 @@
-"""A request and how it wants its tokens sampled."""
+"""A request and where it stands."""
 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import TYPE_CHECKING, Any, NewType
 
-from hotseat.errors import InvalidRequestError
+from hotseat.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS, SamplingParams
+
+if TYPE_CHECKING:
+    from hotseat.core.block_pool import Block, Content
 
 __all__ = [
+    "MAX_LOGIT_BIAS",
+    "MAX_LOGPROBS",
+    "MAX_N",
+    "MAX_STOP_STRINGS",
     "FinishReason",
     "Request",
     "RequestId",
     "RequestStatus",
     "SamplingParams",
+    "Wait",
 ]
 
 RequestId = NewType("RequestId", str)
 
-MAX_LOGPROBS = 20
-MAX_STOP_STRINGS = 16
-MAX_N = 128
+NUM_REMEMBERED = 8  # who passed or preempted a request: the last so many are kept for explain
 
 
 class RequestStatus(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+# Preemption is RUNNING → WAITING.
+TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
+    RequestStatus.WAITING: frozenset({RequestStatus.RUNNING, RequestStatus.FINISHED}),
+    RequestStatus.RUNNING: frozenset({RequestStatus.WAITING, RequestStatus.FINISHED}),
+    RequestStatus.FINISHED: frozenset(),
+}
 
 
 class FinishReason(enum.Enum):
@@ -39,39 +54,24 @@ class FinishReason(enum.Enum):
     TIMEOUT = "timeout"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """Say how tokens are chosen and when to stop. Names and defaults are vLLM's.
+@dataclass(slots=True, kw_only=True)
+class Wait:
+    """What is known of a request's place in the queue; kept over preemptions."""
 
-    ``temperature`` 0 is greedy. ``top_k`` 0 (or -1) and ``top_p`` 1 and ``min_p`` 0 switch the filter
-    off. ``seed`` ``None`` lets the caller of the engine draw one. ``max_tokens`` ``None`` means: up to the
-    model's context. ``logprobs`` n asks for the chosen token's log-probability and the n most
-    probable tokens (0: the chosen one alone); ``prompt_logprobs`` the same for the prompt.
-
-    Raises:
-        InvalidRequestError: a value is out of range; ``param`` names the field.
-    """
-
-    n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    allowed_token_ids: tuple[int, ...] | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    skip_special_tokens: bool = True
-    include_stop_str_in_output: bool = False
+    key: tuple[float, ...] = ()  # its place in the policy's order
+    group: str = ""  # requests of one group are ordered among themselves, see policy.Grouping
+    lane: int = 0  # class of length, see waiting.py
+    ticket: Any = None  # its entry in the lane's heap; None while it is not there
+    needs_blocks: int = 0  # free blocks that it lacked when it was last looked at
+    leader: Request | None = None  # computes the prefix that it waits for
+    times_passed: int = 0  # by later ones, while its blocks did not fit; reset when it starts
+    passed_by: deque[RequestId] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
+    preempted_by: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
+    # How long it waited for what, see explain.py:
+    reason: str = ""  # its own reason; empty: whatever holds up the queue as a whole
+    since: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    mark: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,7 +99,39 @@ class Request:
     num_preemptions: int = 0
     seat: int | None = None
     finish_reason: FinishReason | None = None
+    admitted_at: float | None = None  # first time that it took a seat
+    first_token_at: float | None = None
+    finished_at: float | None = None
+    # The scheduler's books; nobody else reads them:
+    serial: int = -1  # order of arrival; breaks ties
+    end_at: int = 0  # num_tokens at which it ends by length
+    ends_on: frozenset[int] = frozenset()  # EOS and stop ids
+    num_seated_tokens: int = 0  # tokens known when it took its seat: what its prefill has to compute
+    num_shared_tokens: int = 0  # tokens in blocks that came from the prefix cache and are never written
+    is_long: bool = False  # its prefill exceeded one step's budget when it took its seat
+    blocks: list[Block] = field(default_factory=list, repr=False)
+    capacity: int = 0  # tokens that fit in its blocks
+    contents: list[Content] = field(default_factory=list, repr=False)  # of its full blocks, known so far
+    slices: list[tuple[int, ...]] = field(default_factory=list, repr=False)  # its tokens, cut into full blocks
+    followers: list[tuple[int, Request]] = field(default_factory=list, repr=False)  # wait until so many are computed
+    prompt_logprobs: list[Any] | None = field(
+        default=None, repr=False
+    )  # gathered over chunks; None: not wanted, or sent
+    wait: Wait = field(default_factory=Wait, repr=False)
 
     @property
     def num_tokens(self) -> int:
         return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    def token_ids(self) -> list[int]:
+        """Return prompt and output as one new list."""
+        return self.prompt_token_ids + self.output_token_ids
+
+    def move_to(self, status: RequestStatus) -> None:
+        """Change the status along the transition table."""
+        assert status in TRANSITIONS[self.status], f"{self.id}: no way from {self.status.value} to {status.value}"
+        self.status = status

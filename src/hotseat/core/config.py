@@ -1,0 +1,149 @@
+"""The scheduler's options."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hotseat.errors import ConfigError
+
+__all__ = ["BATCHING_MODES", "SchedulerConfig", "parse_tenant_weights"]
+
+BATCHING_MODES = ("continuous", "static", "dynamic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of a step, of the KV cache and of the queue. Names are vLLM's where they mean the same.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option and its value.
+    """
+
+    max_model_len: int = field(metadata={"help": "longest sequence, prompt and output together"})
+    num_kv_blocks: int = field(metadata={"help": "blocks in the KV cache"})
+    block_size: int = field(default=16, metadata={"help": "tokens in one block of the KV cache"})
+    max_num_seqs: int = field(default=64, metadata={"help": "seats: requests that run at the same time"})
+    max_num_batched_tokens: int = field(default=512, metadata={"help": "tokens that one step computes at most"})
+    enable_prefix_caching: bool = field(
+        default=True, metadata={"help": "reuse the KV cache of equal beginnings of prompts and answers"}
+    )
+    long_prefill_token_threshold: int = field(
+        default=0, metadata={"help": "tokens of one prompt that a step computes at most; 0 is no limit"}
+    )
+    short_prefill_share: float = field(
+        default=0.25,
+        metadata={
+            "help": "part of a step kept for prompts that fit in it while a prompt longer than a step is computed"
+        },
+    )
+    target_itl_ms: float | None = field(
+        default=None, metadata={"help": "milliseconds that a step may take: its prefill is limited to what fits"}
+    )
+    scheduling_policy: str = field(
+        default="fcfs", metadata={"help": "fcfs, priority, sjf, fair, deadline, or your own as module:Class"}
+    )
+    aging_s: float | None = field(
+        default=None,
+        metadata={"help": "priority and sjf: a waiting request gains one level each such span; none: never"},
+    )
+    default_deadline_ms: float = field(
+        default=1000.0, metadata={"help": "deadline: milliseconds to the first token for requests that name none"}
+    )
+    tenant_weights: tuple[str, ...] = field(
+        default=(),
+        metadata={"help": "fair: NAME=WEIGHT, may be repeated; weight 2 is twice the service; others have 1"},
+    )
+    batching: str = field(
+        default="continuous",
+        metadata={
+            "help": "continuous; or as baselines: static (waits for a full batch), dynamic (closes it after a delay)",
+            "choices": BATCHING_MODES,
+        },
+    )
+    batch_size: int | None = field(
+        default=None, metadata={"help": "static and dynamic: requests in a batch; none: as many as there are seats"}
+    )
+    max_delay_ms: float = field(default=50.0, metadata={"help": "dynamic: milliseconds that a batch waits to fill"})
+    max_num_queued_reqs: int | None = field(
+        default=None, metadata={"help": "requests that may wait for a seat; further ones are refused; none: no limit"}
+    )
+    max_num_queued_tokens: int | None = field(
+        default=None,
+        metadata={"help": "prompt tokens that may wait for a seat; further requests are refused; none: no limit"},
+    )
+    queue_timeout_s: float | None = field(
+        default=None, metadata={"help": "a request that found no seat for so many seconds ends; none: never"}
+    )
+    request_timeout_s: float | None = field(
+        default=None, metadata={"help": "a request ends so many seconds after its arrival; none: never"}
+    )
+    max_times_passed: int = field(
+        default=32, metadata={"help": "how often later requests may pass one whose KV blocks do not fit"}
+    )
+    watermark: float = field(
+        default=0.01, metadata={"help": "part of the KV blocks that admissions leave free for running requests to grow"}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("max_model_len", "num_kv_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"):
+            _check(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
+        for name in ("batch_size", "max_num_queued_reqs", "max_num_queued_tokens"):
+            value = getattr(self, name)
+            _check(value is None or value >= 1, name, "must be at least 1", value)
+        for name in ("long_prefill_token_threshold", "max_times_passed"):
+            _check(getattr(self, name) >= 0, name, "must not be negative", getattr(self, name))
+        for name in ("target_itl_ms", "aging_s", "default_deadline_ms", "queue_timeout_s", "request_timeout_s"):
+            value = getattr(self, name)
+            _check(value is None or 0 < value < math.inf, name, "must be a positive number", value)
+        _check(0 <= self.max_delay_ms < math.inf, "max_delay_ms", "must not be negative", self.max_delay_ms)
+        for name in ("short_prefill_share", "watermark"):
+            _check(0 <= getattr(self, name) < 1, name, "must be at least 0 and below 1", getattr(self, name))
+        _check(
+            self.batching in BATCHING_MODES, "batching", f"must be one of {', '.join(BATCHING_MODES)}", self.batching
+        )
+        self._check_against_seats()
+        parse_tenant_weights(self.tenant_weights)
+
+    def _check_against_seats(self) -> None:
+        seats = f"max_num_seqs = {self.max_num_seqs}"
+        holds = self.batch_size is None or self.batch_size <= self.max_num_seqs
+        _check(holds, "batch_size", f"must not exceed {seats}", self.batch_size)
+        holds = self.max_num_batched_tokens >= self.max_num_seqs
+        rule = f"must be at least {seats}, so that every running request gets its token"
+        _check(holds, "max_num_batched_tokens", rule, self.max_num_batched_tokens)
+
+    @property
+    def short_prefill_tokens(self) -> int:
+        """Return the length up to which a prompt counts as short beside a long one."""
+        return int(self.max_num_batched_tokens * self.short_prefill_share)
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Return how many blocks an admission leaves free."""
+        return math.ceil(self.num_kv_blocks * self.watermark)
+
+
+def parse_tenant_weights(parts: tuple[str, ...]) -> dict[str, float]:
+    """Read ``NAME=WEIGHT`` strings.
+
+    Raises:
+        ConfigError: one is not of this form, or its weight is not positive.
+    """
+    weights = {}
+    for part in parts:
+        name, _, number = part.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        _check(
+            bool(name) and 0 < weight < math.inf, "tenant_weights", "must be NAME=WEIGHT with a weight above 0", part
+        )
+        weights[name] = weight
+    return weights
+
+
+def _check(holds: bool, name: str, rule: str, value: object) -> None:
+    if not holds:
+        raise ConfigError(f"{name} {rule}, not {value!r}")

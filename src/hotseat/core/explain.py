@@ -1,0 +1,129 @@
+"""Where a request is, what binds it, and for how long each reason has.
+
+Nobody touches a waiting request to note that it still waits. What holds up the queue as a whole is kept in one
+``QueueClock``; a request notes its reading on joining, and the difference is its share. Only a request with a reason
+of its own (its blocks do not fit, it waits for another's prefix) has a span of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotseat.core.request import Request, RequestId, RequestStatus, Wait
+
+__all__ = ["Explanation", "QueueClock", "explain_running", "explain_waiting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The answer to: where is my request, and why?"""
+
+    request_id: RequestId
+    status: RequestStatus
+    reason: str  # one sentence: what binds it now
+    seat: int | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_computed_tokens: int
+    num_cached_tokens: int
+    num_ahead: int | None  # waiting requests before it in the policy's order; None when it runs
+    needs_blocks: int | None  # to be admitted, where that is what it waits for
+    blocks_free: int
+    num_free_seats: int
+    waited_s: dict[str, float]  # by reason, over all its waits
+    times_passed: int
+    passed_by: tuple[RequestId, ...]  # the last ones
+    num_preemptions: int
+    preempted_by: tuple[str, ...]  # the last causes
+
+
+class QueueClock:
+    """How long the queue as a whole was held up, by reason."""
+
+    def __init__(self) -> None:
+        self.reason = "next step"
+        self._since = 0.0
+        self._spent: dict[str, float] = {}
+
+    def turn(self, reason: str, now: float) -> None:
+        """Note what holds up the queue from ``now`` on."""
+        if reason != self.reason:
+            self._spent[self.reason] = self._spent.get(self.reason, 0.0) + now - self._since
+            self.reason, self._since = reason, now
+
+    def read(self, now: float) -> dict[str, float]:
+        """Return the seconds of each reason until ``now``."""
+        spent = dict(self._spent)
+        spent[self.reason] = spent.get(self.reason, 0.0) + now - self._since
+        return spent
+
+    def start(self, wait: Wait, now: float, reason: str = "") -> None:
+        """Start a span of ``wait``: for ``reason``, or for whatever holds up the queue."""
+        wait.reason, wait.since = reason, now
+        wait.mark = {} if reason else self.read(now)
+
+    def stop(self, wait: Wait, now: float) -> None:
+        """Add the present span of ``wait`` to what it has spent."""
+        wait.spent = self.spent(wait, now)
+        wait.since, wait.mark = now, self.read(now)
+
+    def spent(self, wait: Wait, now: float) -> dict[str, float]:
+        """Return the seconds that ``wait`` has spent by reason, the present span included."""
+        spent = dict(wait.spent)
+        if wait.reason:
+            kind = wait.reason.partition(":")[0]
+            spent[kind] = spent.get(kind, 0.0) + now - wait.since
+            return spent
+        for kind, seconds in self.read(now).items():
+            share = seconds - wait.mark.get(kind, 0.0)
+            if share > 0:
+                spent[kind] = spent.get(kind, 0.0) + share
+        return spent
+
+
+def explain_waiting(
+    request: Request, now: float, clock: QueueClock, *, num_ahead: int, blocks_free: int, num_free_seats: int
+) -> Explanation:
+    """Explain a request that holds no seat."""
+    wait = request.wait
+    held_up = f"the queue waits for: {clock.reason}"
+    reason = wait.reason or (f"policy: {num_ahead} ahead; {held_up}" if num_ahead else f"first in the queue; {held_up}")
+    needs_blocks = wait.needs_blocks or None
+    return _explanation(request, reason, num_ahead, needs_blocks, blocks_free, num_free_seats, clock.spent(wait, now))
+
+
+def explain_running(request: Request, *, blocks_free: int, num_free_seats: int) -> Explanation:
+    """Explain a request that holds a seat."""
+    lacks = request.num_tokens - request.num_computed_tokens
+    reason = "runs: decodes one token a step" if lacks == 1 else f"runs: {lacks} tokens to prefill"
+    return _explanation(request, reason, None, None, blocks_free, num_free_seats, dict(request.wait.spent))
+
+
+def _explanation(
+    request: Request,
+    reason: str,
+    num_ahead: int | None,
+    needs_blocks: int | None,
+    blocks_free: int,
+    num_free_seats: int,
+    waited_s: dict[str, float],
+) -> Explanation:
+    return Explanation(
+        request_id=request.id,
+        status=request.status,
+        reason=reason,
+        seat=request.seat,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_output_tokens=len(request.output_token_ids),
+        num_computed_tokens=request.num_computed_tokens,
+        num_cached_tokens=request.num_cached_tokens,
+        num_ahead=num_ahead,
+        needs_blocks=needs_blocks,
+        blocks_free=blocks_free,
+        num_free_seats=num_free_seats,
+        waited_s=waited_s,
+        times_passed=request.wait.times_passed,
+        passed_by=tuple(request.wait.passed_by),
+        num_preemptions=request.num_preemptions,
+        preempted_by=tuple(request.wait.preempted_by),
+    )

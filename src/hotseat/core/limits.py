@@ -1,0 +1,146 @@
+"""What is refused at the door, and who has waited too long."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from hotseat.core.config import SchedulerConfig
+from hotseat.core.request import Request, RequestStatus
+from hotseat.errors import InvalidRequestError, PromptTooLongError, QueueFullError
+
+__all__ = ["Limits"]
+
+
+class Limits:
+    """Bounds of a request, of the queue and of time. A request that once had a seat is never counted as queued."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.num_queued = 0
+        self.num_queued_tokens = 0
+        self._num_alive = 0
+        self._config = config
+        self._queued: list[tuple[float, int, Request]] = []  # by arrival; who left is dropped when it comes up
+        self._alive: list[tuple[float, int, Request]] = []
+
+    def check_fits(self, request: Request) -> None:
+        """Refuse what can never run.
+
+        Raises:
+            PromptTooLongError: prompt and one token exceed ``max_model_len`` or the whole KV cache.
+            InvalidRequestError: the prompt is empty.
+        """
+        config, num_prompt = self._config, len(request.prompt_token_ids)
+        if num_prompt == 0:
+            raise InvalidRequestError("the prompt must hold at least one token", param="prompt")
+        needed = num_prompt + (request.params.max_tokens != 0)
+        rest = " and at least one token is generated" if needed > num_prompt else ""
+        if needed > config.max_model_len:
+            raise PromptTooLongError(
+                f"the prompt has {num_prompt} tokens{rest}, but a sequence has at most "
+                f"max_model_len = {config.max_model_len} tokens",
+                param="prompt",
+            )
+        num_blocks = math.ceil(needed / config.block_size)
+        if num_blocks > config.num_kv_blocks:
+            raise PromptTooLongError(
+                f"the prompt has {num_prompt} tokens{rest}, which needs {num_blocks} blocks of {config.block_size} "
+                f"tokens, but the KV cache has {config.num_kv_blocks} blocks "
+                f"({config.num_kv_blocks * config.block_size} tokens)",
+                param="prompt",
+            )
+
+    def check_room(self, request: Request, num_free_seats: int) -> None:
+        """Refuse what would wait in a queue that is at its limit; who finds a free seat does not wait.
+
+        Raises:
+            QueueFullError: too many requests, or too many of their tokens, wait.
+        """
+        num_waiting = self.num_queued - num_free_seats
+        if num_waiting < 0:
+            return
+        config, num_more = self._config, len(request.prompt_token_ids)
+        max_tokens = config.max_num_queued_tokens
+        if config.max_num_queued_reqs is not None and num_waiting >= config.max_num_queued_reqs:
+            raise QueueFullError(
+                f"{num_waiting} requests wait for a seat and max_num_queued_reqs is {config.max_num_queued_reqs}; "
+                "try again later"
+            )
+        if (
+            config.max_num_queued_tokens is not None
+            and self.num_queued_tokens + num_more > config.max_num_queued_tokens
+        ):
+            raise QueueFullError(
+                f"{self.num_queued_tokens} prompt tokens wait for a seat, {num_more} more would exceed "
+                f"max_num_queued_tokens = {max_tokens}; try again later"
+            )
+
+    def joined(self, request: Request) -> None:
+        """Count a request that arrived."""
+        self.num_queued += 1
+        self.num_queued_tokens += len(request.prompt_token_ids)
+        self._num_alive += 1
+        entry = (request.arrived_at, request.serial, request)
+        if self._config.queue_timeout_s is not None or self._config.batching == "dynamic":
+            heapq.heappush(self._queued, entry)
+        if self._config.request_timeout_s is not None:
+            heapq.heappush(self._alive, entry)
+        self._tidy()
+
+    def left_queue(self, request: Request) -> None:
+        """Stop counting a request that takes its first seat, or ends without one."""
+        self.num_queued -= 1
+        self.num_queued_tokens -= len(request.prompt_token_ids)
+
+    def ended(self) -> None:
+        """Stop counting a request."""
+        self._num_alive -= 1
+
+    def oldest_queued_at(self) -> float | None:
+        """Return the arrival of the oldest request that never had a seat; known where something depends on it."""
+        queued = self._queued
+        while queued and not _is_queued(queued[0][2]):
+            heapq.heappop(queued)
+        return queued[0][0] if queued else None
+
+    def overdue(self, now: float) -> list[tuple[Request, str]]:
+        """Return who has waited or lived too long, and which option says so. The caller ends them."""
+        config, found = self._config, []
+        if config.queue_timeout_s is not None:
+            while (oldest := self.oldest_queued_at()) is not None and now >= oldest + config.queue_timeout_s:
+                found.append(
+                    (heapq.heappop(self._queued)[2], f"found no seat in queue_timeout_s = {config.queue_timeout_s:g}")
+                )
+        if config.request_timeout_s is not None:
+            while (oldest := self._oldest_alive_at()) is not None and now >= oldest + config.request_timeout_s:
+                request = heapq.heappop(self._alive)[2]
+                found.append((request, f"did not end in request_timeout_s = {config.request_timeout_s:g}"))
+        return found
+
+    def next_at(self) -> float | None:
+        """Return when somebody will be overdue."""
+        times = []
+        if self._config.queue_timeout_s is not None and (oldest := self.oldest_queued_at()) is not None:
+            times.append(oldest + self._config.queue_timeout_s)
+        if self._config.request_timeout_s is not None and (oldest := self._oldest_alive_at()) is not None:
+            times.append(oldest + self._config.request_timeout_s)
+        return min(times, default=None)
+
+    def _tidy(self) -> None:
+        """Let go of requests that left, once they are the majority."""
+        if len(self._queued) > 2 * self.num_queued + 64:
+            self._queued = [entry for entry in self._queued if _is_queued(entry[2])]
+            heapq.heapify(self._queued)
+        if len(self._alive) > 2 * self._num_alive + 64:
+            self._alive = [entry for entry in self._alive if entry[2].status is not RequestStatus.FINISHED]
+            heapq.heapify(self._alive)
+
+    def _oldest_alive_at(self) -> float | None:
+        alive = self._alive
+        while alive and alive[0][2].status is RequestStatus.FINISHED:
+            heapq.heappop(alive)
+        return alive[0][0] if alive else None
+
+
+def _is_queued(request: Request) -> bool:
+    return request.status is RequestStatus.WAITING and request.admitted_at is None

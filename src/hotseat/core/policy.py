@@ -1,0 +1,130 @@
+"""Who goes first, and who has to get up.
+
+A policy gives every waiting request a key; the smallest goes first, and among running requests the largest is the
+victim when blocks run out. Ties go by arrival. The smallest policy there can be:
+
+    class Fcfs:
+        def key(self, request, now):
+            return (request.arrived_at,)
+
+        def may_preempt(self, waiting, running):
+            return False
+
+A key is asked for when the request joins the queue and again when it has come to the head: if it has grown meanwhile,
+the request goes back to where it belongs now. A key must not depend on ``now`` in any other way; let
+what ages gain in its key at the start instead (``priority + arrived_at / aging_s`` orders exactly like
+``priority - waited / aging_s`` at any instant).
+
+Two optional abilities, each a protocol of its own: ``Grouping`` orders groups of requests by a number that changes
+all the time, ``Observing`` is told what is computed and who ends.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from hotseat.core.config import SchedulerConfig
+from hotseat.core.request import Request
+from hotseat.errors import ConfigError
+
+__all__ = ["Fcfs", "Grouping", "Key", "Observing", "Policy", "Priority", "policy_for"]
+
+Key: TypeAlias = tuple[float, ...]
+
+
+class Policy(Protocol):
+    """Decides order and victims."""
+
+    def key(self, request: Request, now: float) -> Key:
+        """Return the place of ``request`` in the order; smaller goes first."""
+        ...
+
+    def may_preempt(self, waiting: Request, running: Request) -> bool:
+        """Tell whether ``waiting`` is *strictly* more urgent, so that it may take the seat or blocks of ``running``.
+
+        It must imply a smaller key, else the two take turns for ever.
+        """
+        ...
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A policy that orders groups of requests first; keys order the requests within a group."""
+
+    def group(self, request: Request) -> str:
+        """Return the group of ``request``; it never changes."""
+        ...
+
+    def group_key(self, group: str) -> float:
+        """Return the place of a group; smaller goes first. It never falls while the group waits."""
+        ...
+
+    def joined(self, request: Request) -> None:
+        """Note that ``request`` waits now."""
+        ...
+
+    def left(self, request: Request) -> None:
+        """Note that ``request`` waits no longer: it was admitted or it ended."""
+        ...
+
+
+@runtime_checkable
+class Observing(Protocol):
+    """A policy that learns from what happens."""
+
+    def charge(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
+        """Note what ``request`` is given: its prefill when it is first admitted, then its output."""
+        ...
+
+    def ended(self, request: Request) -> None:
+        """Note that ``request`` ended."""
+        ...
+
+    def stepped(self, duration_s: float, num_tokens: int) -> None:
+        """Note how long a step took."""
+        ...
+
+
+class Fcfs:
+    """First come, first served: order of arrival. Nobody starves.
+
+    The victim is the last to arrive: the latest admitted, except that a request which was passed or preempted
+    itself keeps its rank, so that nobody is made to wait twice.
+    """
+
+    def key(self, request: Request, now: float) -> Key:
+        return (request.arrived_at,)
+
+    def may_preempt(self, waiting: Request, running: Request) -> bool:
+        return False
+
+
+class Priority:
+    """Smaller priority first, then arrival; a strictly smaller priority may preempt.
+
+    With ``aging_s`` a waiting request gains one level each such span, so nobody starves.
+    """
+
+    def __init__(self, aging_s: float | None = None) -> None:
+        self._aging_s = aging_s
+
+    def key(self, request: Request, now: float) -> Key:
+        if self._aging_s is None:
+            return (request.priority, request.arrived_at)
+        return (request.priority + request.arrived_at / self._aging_s, request.arrived_at)
+
+    def may_preempt(self, waiting: Request, running: Request) -> bool:
+        return waiting.priority < running.priority and waiting.wait.key < running.wait.key
+
+
+def policy_for(config: SchedulerConfig) -> Policy:
+    """Return the built-in policy that ``config`` names.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if config.scheduling_policy == "fcfs":
+        return Fcfs()
+    if config.scheduling_policy == "priority":
+        return Priority(config.aging_s)
+    raise ConfigError(f"scheduling_policy must be fcfs, priority or module:Class, not {config.scheduling_policy!r}")

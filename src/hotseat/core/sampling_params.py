@@ -1,0 +1,155 @@
+"""How the tokens of a request are chosen and when they stop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from hotseat.errors import InvalidRequestError
+
+__all__ = ["MAX_LOGIT_BIAS", "MAX_LOGPROBS", "MAX_N", "MAX_STOP_STRINGS", "SamplingParams"]
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_N = 128
+MAX_LOGIT_BIAS = 100.0
+MAX_COUNT = 2**31 - 1  # the largest number of tokens, and the largest token id, that anything may name
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Say how tokens are chosen and when to stop. Names and defaults are vLLM's.
+
+    ``temperature`` 0 is greedy. ``top_k`` 0 (or -1) and ``top_p`` 1 and ``min_p`` 0 switch the filter
+    off. ``seed`` ``None`` (or -1) lets the caller of the engine draw one. ``max_tokens`` ``None`` means: up to the
+    model's context; 0 computes the prompt and generates nothing. ``logprobs`` n asks for the chosen token's
+    log-probability and the n most probable tokens (0: the chosen one alone); ``prompt_logprobs`` the same
+    for the prompt. ``stop`` may be one string, and lists may stand for the tuples.
+
+    Raises:
+        InvalidRequestError: a value is out of range; ``param`` names the field.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        self._normalize()
+        self._check_numbers()
+        self._check_lengths()
+        self._check_stops()
+        self._check_token_ids()
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise _invalid(name, "must be true or false", getattr(self, name))
+
+    def _normalize(self) -> None:
+        stop: Any = self.stop
+        _set(self, "stop", (stop,) if isinstance(stop, str) else _as_tuple("stop", stop))
+        _set(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
+        if self.allowed_token_ids is not None:
+            _set(self, "allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
+        bias: Any = self.logit_bias
+        pairs = bias.items() if isinstance(bias, dict) else _as_tuple("logit_bias", bias)
+        _set(self, "logit_bias", tuple(_as_tuple("logit_bias", pair) for pair in pairs))
+        if self.top_k == -1:
+            _set(self, "top_k", 0)
+        if self.seed == -1:
+            _set(self, "seed", None)
+
+    def _check_numbers(self) -> None:
+        _check_int("n", self.n, 1, MAX_N)
+        _check_float("temperature", self.temperature, 0.0, math.inf)
+        _check_float("top_p", self.top_p, 0.0, 1.0, excludes_low=True)
+        _check_int("top_k", self.top_k, 0, MAX_COUNT)
+        _check_float("min_p", self.min_p, 0.0, 1.0)
+        _check_float("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_float("repetition_penalty", self.repetition_penalty, 0.0, math.inf, excludes_low=True)
+        if self.seed is not None:
+            _check_int("seed", self.seed, -_INT64, _INT64 - 1)
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_int(name, value, 0, MAX_LOGPROBS)
+
+    def _check_lengths(self) -> None:
+        _check_int("min_tokens", self.min_tokens, 0, MAX_COUNT)
+        if self.max_tokens is None:
+            return
+        _check_int("max_tokens", self.max_tokens, 0, MAX_COUNT)
+        if self.min_tokens > self.max_tokens:
+            raise _invalid("min_tokens", f"must not exceed max_tokens = {self.max_tokens}", self.min_tokens)
+
+    def _check_stops(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise _invalid("stop", f"takes at most {MAX_STOP_STRINGS} strings", len(self.stop))
+        for stop in self.stop:
+            if not isinstance(stop, str) or not stop:
+                raise _invalid("stop", "must hold strings that are not empty", stop)
+
+    def _check_token_ids(self) -> None:
+        for token_id in self.stop_token_ids:
+            _check_int("stop_token_ids", token_id, 0, MAX_COUNT)
+        for pair in self.logit_bias:
+            if len(pair) != 2:
+                raise _invalid("logit_bias", "must hold pairs of a token id and a bias", pair)
+            _check_int("logit_bias", pair[0], 0, MAX_COUNT)
+            _check_float("logit_bias", pair[1], -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+        if self.allowed_token_ids is None:
+            return
+        if not self.allowed_token_ids:
+            raise _invalid("allowed_token_ids", "must not be empty", [])
+        for token_id in self.allowed_token_ids:
+            _check_int("allowed_token_ids", token_id, 0, MAX_COUNT)
+
+
+def _set(params: SamplingParams, name: str, value: object) -> None:
+    object.__setattr__(params, name, value)  # the dataclass is frozen, and this is still its construction
+
+
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _invalid(name, "must be a list", value)
+    return tuple(value)
+
+
+def _check_int(name: str, value: Any, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _invalid(name, "must be a whole number", value)
+    if not low <= value <= high:
+        raise _invalid(name, f"must be between {low} and {high}", value)
+
+
+def _check_float(name: str, value: Any, low: float, high: float, *, excludes_low: bool = False) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise _invalid(name, "must be a finite number", value)
+    if low <= value <= high and not (excludes_low and value == low):
+        return
+    above = f"{'greater than' if excludes_low else 'at least'} {low:g}"
+    raise _invalid(name, f"must be {above}" if high == math.inf else f"must be {above} and at most {high:g}", value)
+
+
+def _invalid(name: str, rule: str, value: object) -> InvalidRequestError:
+    text = repr(value)
+    return InvalidRequestError(f"{name} {rule}, not {text if len(text) <= 60 else text[:57] + '…'}", param=name)

@@ -1,0 +1,23 @@
+"""Counts of one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["SchedulerStats"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStats:
+    """What the scheduler holds, and what it did since it was made."""
+
+    num_running: int
+    num_waiting: int
+    num_queued_tokens: int  # prompt tokens of the requests that never had a seat
+    num_seats: int
+    blocks_used: int  # blocks_used + blocks_free is the whole pool
+    blocks_cached: int  # of the free ones: hold content that can be hit
+    blocks_free: int
+    num_preemptions: int
+    num_evictions: int
+    num_steps: int

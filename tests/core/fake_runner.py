@@ -1,0 +1,124 @@
+"""A runner without a model whose tokens depend on every slot of KV cache that it should read.
+
+The "key and value" of a position is the token there, chained to what stands in the slot before it. A sampled token is a
+hash of all slots of the sequence, read through the block table. So a wrong table, a stale block, a slot that was not
+written or was overwritten, or a chunk that is missing gives a wrong token, and ``expected_output`` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hotseat.core.batch import Batch, Chunk, SampledToken, StepOutput, TokenLogprobs
+
+VOCABULARY_SIZE = 1000
+
+
+@dataclass
+class Seat:
+    """What the runner knows of the request in a seat."""
+
+    request_id: str
+    token_ids: list[int]
+    block_ids: list[int]
+    num_prompt_tokens: int
+    prompt_logprobs: int | None
+
+
+def sample(slots: Sequence[int]) -> int:
+    """Return the token that follows a sequence with these keys and values."""
+    return hash(tuple(slots)) % VOCABULARY_SIZE
+
+
+def chained(before: int, token_id: int) -> int:
+    """Return the key and value of a token after what is in the slot before it."""
+    return hash((before, token_id))
+
+
+def expected_output(prompt: Sequence[int], length: int) -> list[int]:
+    """Return what a request generates when nobody else is there."""
+    slots: list[int] = []
+    for token_id in prompt:
+        slots.append(chained(slots[-1] if slots else 0, token_id))
+    output = []
+    for _ in range(length):
+        output.append(sample(slots))
+        slots.append(chained(slots[-1], output[-1]))
+    return output
+
+
+class FakeRunner:
+    """Executes batches on a simulated KV cache, and checks that they keep the contract."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.storage: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.seats: dict[int, Seat] = {}
+        self.num_computed: dict[str, int] = {}  # tokens computed for each request, recomputation included
+        self.fails: set[str] = set()  # ids of requests whose next sample fails
+
+    def execute(self, batch: Batch) -> StepOutput:
+        self._take_news(batch)
+        output = StepOutput(sampled=[])
+        assert batch.num_tokens == sum(chunk.end - chunk.start for chunk in batch.chunks)
+        assert len(batch.prefill_totals) == len(batch.chunks) - batch.num_decodes
+        assert len({chunk.seat for chunk in batch.chunks}) == len(batch.chunks), "a seat has two chunks"
+        for chunk in batch.chunks:
+            self._compute(chunk, output)
+        return output
+
+    def close(self) -> None:
+        self.seats.clear()
+
+    def _take_news(self, batch: Batch) -> None:
+        released = set(batch.released_ids)
+        assert len(released) == len(batch.released_ids), "an id is released twice"
+        found = {number for number, seat in self.seats.items() if seat.request_id in released}
+        assert len(found) == len(released), "an id is released that has no seat"
+        for number in found:
+            del self.seats[number]
+        for seating in batch.seated:
+            assert seating.seat not in self.seats, f"seat {seating.seat} is taken"
+            self.seats[seating.seat] = Seat(
+                request_id=seating.request_id,
+                token_ids=list(seating.token_ids),
+                block_ids=list(seating.block_ids),
+                num_prompt_tokens=seating.num_prompt_tokens,
+                prompt_logprobs=seating.params.prompt_logprobs,
+            )
+        for seat_number, block_ids in batch.new_blocks:
+            self.seats[seat_number].block_ids += block_ids
+
+    def _compute(self, chunk: Chunk, output: StepOutput) -> None:
+        seat = self.seats[chunk.seat]
+        assert seat.request_id == chunk.request_id
+        assert 0 <= chunk.start < chunk.end <= len(seat.token_ids), f"{chunk} of {len(seat.token_ids)} tokens"
+        assert chunk.samples == (chunk.end == len(seat.token_ids)), f"{chunk} samples at the wrong place"
+        self.num_computed[chunk.request_id] = self.num_computed.get(chunk.request_id, 0) + chunk.end - chunk.start
+        slots = [self._read(seat, position) for position in range(chunk.start)]
+        for position in range(chunk.start, chunk.end):
+            value = chained(slots[-1] if slots else 0, seat.token_ids[position])
+            slots.append(value)
+            block, slot = self.storage[seat.block_ids[position // self.block_size]], position % self.block_size
+            if chunk.writes_kv:
+                block[slot] = value
+            assert block[slot] == value, f"{chunk}: position {position} is not in the cache"
+        if seat.prompt_logprobs is not None:
+            end = min(chunk.end + 1, seat.num_prompt_tokens)
+            output.prompt_logprobs[seat.request_id] = [
+                TokenLogprobs(seat.token_ids[position], -1.0, 1, []) for position in range(chunk.start + 1, end)
+            ]
+        if not chunk.samples:
+            return
+        if chunk.request_id in self.fails:
+            output.failed[chunk.request_id] = "logits are not finite"
+            return
+        token_id = sample(slots)
+        seat.token_ids.append(token_id)
+        output.sampled.append(SampledToken(chunk.request_id, token_id))
+
+    def _read(self, seat: Seat, position: int) -> int:
+        value = self.storage[seat.block_ids[position // self.block_size]][position % self.block_size]
+        assert value is not None, f"{seat.request_id} reads position {position}, which was never written"
+        return value
