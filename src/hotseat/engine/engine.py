@@ -20,8 +20,9 @@ from typing import TypeVar
 
 from hotseat.core.batch import Runner
 from hotseat.core.events import StepRecord
+from hotseat.core.explain import Explanation
 from hotseat.core.request import FinishReason, Request, RequestId
-from hotseat.core.scheduler import Explanation, Scheduler, SchedulerStats
+from hotseat.core.scheduler import Scheduler, SchedulerStats
 from hotseat.engine.health import Health, Pulse
 from hotseat.engine.inbox import Inbox
 from hotseat.engine.ports import Clock, EventSink, MonotonicClock
@@ -118,7 +119,7 @@ class Engine:
         return await self._ask(lambda: self._scheduler.explain(request_id, self.clock.now()))
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks; false, and nothing is forgotten, while some are in use."""
+        """Forget all cached content; false when blocks are still in use by running requests."""
         return await self._ask(self._scheduler.reset_prefix_cache)
 
     def stats(self) -> SchedulerStats:

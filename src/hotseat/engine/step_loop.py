@@ -12,7 +12,7 @@ one. It is the only place that pairs the scheduler with the sinks, so that each 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from hotseat.core.batch import Batch, RequestUpdate, Runner, StepOutput
 from hotseat.core.events import StepRecord
@@ -55,8 +55,11 @@ class StepLoop:
 
     @property
     def has_work(self) -> bool:
-        """Tell whether a step has anything to do: requests, or the news of an end to pass on."""
-        return self._scheduler.has_work or bool(self._ended)
+        """Tell whether a step has anything to do: requests, or an end that runner and sinks have not heard of.
+
+        So one step with no chunks follows the last end; its record shows the blocks that are free again.
+        """
+        return self._scheduler.has_work or self._scheduler.has_releases or bool(self._ended)
 
     @property
     def request_ids(self) -> list[RequestId]:
@@ -122,7 +125,7 @@ class StepLoop:
         self._report(batch, updates, start_s, now)
         return updates
 
-    def run(self, requests: Iterable[Request]) -> Iterator[list[RequestUpdate]]:
+    def run(self, requests: Iterable[Request]) -> Generator[list[RequestUpdate]]:
         """Run ``requests`` to their ends in this thread and yield the updates of each step.
 
         When the waiting queue is bounded, requests enter as it empties. Leaving early aborts those that have not ended.
@@ -138,10 +141,14 @@ class StepLoop:
                 while pending is not None and self._add_if_room(pending):
                     own.add(pending.id)
                     pending = next(source, None)
+                self._scheduler.flush()  # nobody else comes before the next step
                 yield self.step()
+                assert self.has_progressed, "a step with work outstanding computes a token or ends a request"
         finally:
             for request_id in own:
                 self.abort(request_id)
+            if self.has_work and not self._requests:
+                self.step()
 
     def fail_all(self, message: str) -> list[RequestUpdate]:
         """End every request with an error after the scheduler broke, and return the updates for their clients.

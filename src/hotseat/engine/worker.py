@@ -23,8 +23,8 @@ __all__ = ["Worker"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# After a step that could do nothing though requests are there (a batching mode that waits for more of them).
-FRUITLESS_STEP_WAIT_S = 0.001
+# At most so long until the next look after a step that could do nothing: a batching mode waits for more requests.
+MAX_FRUITLESS_WAIT_S = 1.0
 
 
 class Worker:
@@ -87,10 +87,15 @@ class Worker:
             failure = f"the scheduler failed: {type(error).__name__}: {error}"
             logger.exception("the scheduler failed; every request ends with an error")
             updates = self._fail_all(failure)
-        self._publish(updates)
         self._pulse.note_step(failure, has_progressed=self._loop.has_progressed, has_work=self._loop.has_work)
+        self._publish(updates)
         if self._loop.has_work and not self._loop.has_progressed:
-            self._apply_commands(wait_s=FRUITLESS_STEP_WAIT_S)
+            self._wait_for_a_change()
+
+    def _wait_for_a_change(self) -> None:
+        next_event_at = self._scheduler.next_event_at()
+        wait_s = MAX_FRUITLESS_WAIT_S if next_event_at is None else next_event_at - self._clock.now()
+        self._apply_commands(wait_s=min(max(wait_s, 0.0), MAX_FRUITLESS_WAIT_S))
 
     def _fail_all(self, reason: str) -> list[RequestUpdate]:
         updates = self._loop.fail_all(reason)
@@ -100,7 +105,8 @@ class Worker:
         return updates
 
     def _publish(self, updates: Sequence[RequestUpdate]) -> None:
-        """Send news to the streams, and let readers of ``stats`` see what changed."""
+        """Send news to the streams. Whoever acts on them finds ``stats`` and health as they are after the step."""
+        self.stats = self._scheduler.stats()
         for update in updates:
             mailbox = self._mailboxes.get(update.request_id)
             if mailbox is None:
@@ -109,7 +115,6 @@ class Worker:
             if update.finish_reason is not None:
                 del self._mailboxes[update.request_id]
         self._outbox.flush()
-        self.stats = self._scheduler.stats()
 
     def _apply_commands(self, *, wait_s: float | None) -> None:
         for command in self._inbox.take_commands(wait_s=wait_s):

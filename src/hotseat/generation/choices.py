@@ -49,4 +49,5 @@ class Choices:
         if self._wants_prompt_logprobs and output.index > 0:
             return delta
         prompt_ids, self._prompt_ids = self._prompt_ids, None
-        return delta._replace(prompt_token_ids=prompt_ids, prompt_logprobs=output.take_prompt_logprobs())
+        delta.prompt_token_ids, delta.prompt_logprobs = prompt_ids, output.take_prompt_logprobs()
+        return delta

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 
+from hotseat.core.explain import Explanation
 from hotseat.core.request import RequestId, SamplingParams
-from hotseat.core.scheduler import Explanation
 from hotseat.engine import Engine
 from hotseat.generation.choices import Choices
 from hotseat.generation.prompts import RequestFactory, RequestOptions
@@ -60,7 +60,7 @@ class Generator:
         deadline_ms: float | None = None,
         cache_salt: str = "",
         add_special_tokens: bool = True,
-    ) -> AsyncIterator[list[OutputDelta]]:
+    ) -> AsyncGenerator[list[OutputDelta]]:
         """Yield the deltas of the ``params.n`` sequences, one list for each engine step that brought any.
 
         A slow reader finds several steps in one list, still with one delta for each sequence. Closing the iterator

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from hotseat.core.request import Request, RequestId, SamplingParams
@@ -47,7 +48,7 @@ class OfflineGenerator:
             default_max_tokens=default_max_tokens,
         )
 
-    def generate(self, jobs: Sequence[Job]) -> Iterator[list[tuple[int, OutputDelta]]]:
+    def generate(self, jobs: Sequence[Job]) -> Generator[list[tuple[int, OutputDelta]]]:
         """Yield, step by step, the deltas of all jobs, each with the position of its job.
 
         All jobs are checked before the first runs. Leaving early aborts what has not ended.
@@ -60,15 +61,16 @@ class OfflineGenerator:
         for position, requests in enumerate(prepared):
             choices = Choices(requests, self._tokenizer, self._loop.finish)
             owners.update((request.id, (position, choices)) for request in requests)
-        for updates in self._loop.run(request for requests in prepared for request in requests):
-            deltas: list[tuple[int, OutputDelta]] = []
-            for update in updates:
-                position, choices = owners[update.request_id]
-                delta = choices.feed(update)
-                if delta is not None:
-                    deltas.append((position, delta))
-            if deltas:
-                yield deltas
+        with closing(self._loop.run(request for requests in prepared for request in requests)) as steps:
+            for updates in steps:
+                deltas: list[tuple[int, OutputDelta]] = []
+                for update in updates:
+                    position, choices = owners[update.request_id]
+                    delta = choices.feed(update)
+                    if delta is not None:
+                        deltas.append((position, delta))
+                if deltas:
+                    yield deltas
 
     def _requests_of(self, position: int, job: Job) -> list[Request]:
         prompt = job.prompt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from hotseat.core.batch import RequestUpdate, TokenLogprobs
 from hotseat.core.request import FinishReason, SamplingParams
@@ -11,7 +11,8 @@ from hotseat.text import StopStrings, Tokenizer
 __all__ = ["OutputDelta", "SequenceOutput"]
 
 
-class OutputDelta(NamedTuple):
+@dataclass(slots=True)
+class OutputDelta:
     """What one engine step brought for one sequence; the texts of all deltas concatenate to the sequence's text.
 
     ``token_ids`` may come with no text yet (an unfinished character, a possible beginning of a stop string).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -13,6 +13,9 @@ from hotseat.telemetry.histogram import Histogram
 from hotseat.telemetry.metrics import EngineMetrics
 
 __all__ = ["Exposition"]
+
+
+Samples: TypeAlias = Iterable[tuple[str | None, float]]  # value by label
 
 
 class Row(NamedTuple):
@@ -137,7 +140,7 @@ class Exposition(Collector):
         for prefix in self._prefixes:
             yield self._info(f"{prefix}:cache_config_info")
             yield from self._families(prefix, _GAUGES, _COUNTERS, _HISTOGRAMS)
-        yield self._gauge("hotseat:seats", "Seats (max_num_seqs).", {None: self._num_seats})
+        yield self._gauge("hotseat:seats", "Seats (max_num_seqs).", [(None, self._num_seats)])
         yield from self._families("hotseat", _OWN_GAUGES, _OWN_COUNTERS, _OWN_HISTOGRAMS)
 
     def _families(
@@ -150,19 +153,19 @@ class Exposition(Collector):
         for histogram in histograms:
             yield self._histogram(f"{prefix}:{histogram.name}", histogram.text, histogram.read(self._metrics))
 
-    def _samples(self, row: Row) -> dict[str | None, float]:
+    def _samples(self, row: Row) -> Samples:
         value = row.read(self._metrics)
-        return dict(value) if isinstance(value, Mapping) else {None: value}
+        return tuple(value.items()) if isinstance(value, Mapping) else ((None, value),)
 
-    def _gauge(self, name: str, text: str, samples: Mapping[str | None, float], label: str | None = None) -> Metric:
+    def _gauge(self, name: str, text: str, samples: Samples, label: str | None = None) -> Metric:
         family = GaugeMetricFamily(name, text, labels=self._label_names(label))
-        for key, value in samples.items():
+        for key, value in samples:
             family.add_metric(self._label_values(key), value)
         return family
 
-    def _counter(self, name: str, text: str, samples: Mapping[str | None, float], label: str | None) -> Metric:
+    def _counter(self, name: str, text: str, samples: Samples, label: str | None) -> Metric:
         family = CounterMetricFamily(name, text, labels=self._label_names(label))
-        for key, value in samples.items():
+        for key, value in samples:
             family.add_metric(self._label_values(key), value)
         return family
 

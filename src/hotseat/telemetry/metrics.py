@@ -98,7 +98,7 @@ class EngineMetrics:
     def on_rejected(self, request: Request, error: Exception, now: float) -> None:
         match error:
             case QueueFullError():
-                limit = "max_num_queued_tokens" if "token" in str(error) else "max_num_queued_reqs"
+                limit = "max_num_queued_tokens" if "max_num_queued_tokens" in str(error) else "max_num_queued_reqs"
                 self.num_queue_rejections[limit] += 1
                 self.num_rejected["queue_full"] += 1
             case PromptTooLongError():
