@@ -25,7 +25,7 @@ KvDtype: TypeAlias = Literal["bf16", "fp32"]
 
 DTYPES = ("auto", "int8", "bf16", "fp32")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp32")
-ISAS = ("auto", "scalar", "avx2", "avx512")
+ISAS = ("auto", "scalar", "avx2", "avx512", "avx512bf16")
 MAX_BLOCK_SIZE = 1024
 _KV_ITEM_BYTES = {"bf16": 2, "fp32": 4}
 
