@@ -1,13 +1,16 @@
 """The command line up to the point where a room takes over; test_end_to_end.py goes further."""
 
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hotseat import cli, options
+from hotseat import LLM, SamplingParams, cli, options
 from hotseat.core.config import SchedulerConfig
+from tiny_models import write_tiny_hf_model
 
 KNOWN = options.collect(("scheduler", SchedulerConfig))
 
@@ -18,8 +21,8 @@ def read(*words: str, **arguments: str) -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in KNOWN:
-        monkeypatch.delenv(f"HOTSEAT_{name.upper()}", raising=False)
+    for name in [name for name in os.environ if name.startswith("HOTSEAT_")]:
+        monkeypatch.delenv(name)
 
 
 def test_dashes_and_underscores_are_the_same() -> None:
@@ -52,11 +55,6 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
     assert read() == {"max_num_seqs": 1}
 
 
-def run(*words: str) -> tuple[int, str]:
-    result = subprocess.run([sys.executable, "-m", "hotseat", *words], capture_output=True, text=True, check=False)
-    return result.returncode, result.stdout + result.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -71,18 +69,21 @@ def run(*words: str) -> tuple[int, str]:
         (["bench", "serve", "--num-prompts", "0"], "num_prompts must be at least 1"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(words: list[str], message: str) -> None:
-    status, output = run(*words)
-    assert status == 2
-    assert message in output
-    assert output.count("\n") == 1, output
+def test_a_mistake_is_one_line_and_status_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("hotseat: error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1, captured.err
+    assert captured.out == ""
 
 
 def test_a_model_that_is_not_there_is_one_line_and_status_2(tmp_path: Path) -> None:
-    status, output = run("generate", "hello", "--model", str(tmp_path / "none.gguf"), "--offline")
-    assert status == 2
-    assert output.startswith("hotseat: error: ")
-    assert output.count("\n") == 1, output
+    words = ["generate", "hello", "--model", str(tmp_path / "none.gguf"), "--offline"]
+    result = subprocess.run([sys.executable, "-m", "hotseat", *words], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("hotseat: error: ")
+    assert result.stderr.count("\n") == 1, result.stderr
 
 
 def test_help_lists_the_commands_and_imports_no_room() -> None:
@@ -94,17 +95,19 @@ def test_help_lists_the_commands_and_imports_no_room() -> None:
         assert f"'{heavy}'" not in output
 
 
-def test_the_version_is_printed() -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     import hotseat
 
-    assert run("--version") == (0, f"hotseat {hotseat.__version__}\n")
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"hotseat {hotseat.__version__}\n"
 
 
 @pytest.mark.parametrize("command", [["serve"], ["pull"], ["generate"], ["chat"], ["bench", "serve"]])
-def test_every_command_has_help(command: list[str]) -> None:
-    status, output = run(*command, "--help")
-    assert status == 0
-    assert output.startswith(f"usage: hotseat {' '.join(command)}")
+def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: hotseat {' '.join(command)}")
 
 
 def test_every_option_of_serve_says_what_it_is() -> None:
@@ -114,3 +117,44 @@ def test_every_option_of_serve_says_what_it_is() -> None:
 
     for option in (ENGINE_OPTIONS | options.collect(("s", ServerConfig), ("o", ObserverOptions))).values():
         assert option.help, f"{option.flag} has no help"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_hf_model(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+SMALL = ["--runner", "reference", "--max-num-seqs", "1", "--temperature", "0", "--max-tokens", "5"]
+
+
+def test_generate_writes_the_text_of_a_completion(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "a hot seat", "--model", model, *SMALL]) == 0
+    written = capsys.readouterr().out
+    with LLM(model, runner="reference") as llm:
+        (output,) = llm.generate("a hot seat", SamplingParams(temperature=0, max_tokens=5), use_tqdm=False)
+    assert written == output.outputs[0].text + "\n"
+
+
+def test_generate_reads_standard_input_and_can_ask_as_a_chat(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
+    assert cli.main(["generate", "-", "--chat", "--system", "be brief", "--model", model, *SMALL]) == 0
+    written = capsys.readouterr().out
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+    with LLM(model, runner="reference") as llm:
+        (output,) = llm.chat(messages, SamplingParams(temperature=0, max_tokens=5), use_tqdm=False)
+    assert written == output.outputs[0].text + "\n"
+
+
+def test_chat_answers_line_by_line_until_the_input_ends(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nand again\n"))
+    assert cli.main(["chat", model, *SMALL]) == 0
+    assert capsys.readouterr().out.count("> ") == 3
+
+
+def test_pull_says_where_the_model_is(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", model]) == 0
+    assert capsys.readouterr().out == f"{model}\n"

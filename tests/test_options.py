@@ -18,6 +18,7 @@ class Kitchen:
     extras: Mapping[str, object] | None = None
     style: str = field(default="plain", metadata={"choices": ["plain", "hot"]})
     port: int = 80
+    pantry: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,12 @@ def test_python_values_are_checked_and_made_alike() -> None:
     checked = options.from_keywords(OPTIONS, values, "")
     assert checked == {"heat": 1.0, "spices": ("salt", "pepper"), "length": None, "extras": {"a": 1}}
     assert isinstance(checked["heat"], float)
+
+
+def test_paths_know_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert OPTIONS["pantry"].parse("~/jam") == Path("/home/someone/jam")
+    assert options.from_keywords(OPTIONS, {"pantry": "~/jam"}, "") == {"pantry": Path("/home/someone/jam")}
 
 
 def test_a_single_text_is_a_sequence_of_one() -> None:

@@ -92,7 +92,7 @@ class Option:
             if isinstance(item, kind) and (kind is bool or not isinstance(item, bool)):
                 return item
             if kind is Path and isinstance(item, str):
-                return Path(item)
+                return Path(item).expanduser()
         raise ConfigError(f"{self.name} must be {self.describe_kinds()}, not {whole!r}")
 
     def describe_kinds(self) -> str:
@@ -111,7 +111,7 @@ def _parse_as(kind: type, text: str) -> object:
         if not isinstance(value, dict):
             raise ValueError
         return value
-    return kind(text)
+    return Path(text).expanduser() if kind is Path else kind(text)
 
 
 def collect(*groups: tuple[str, type]) -> dict[str, Option]:
