@@ -176,8 +176,10 @@ class LogOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     max_tokens: int | None = field(default=512, metadata={"help": "tokens to generate at most; none: what fits"})
-    temperature: float | None = field(default=None, metadata={"help": "0 is greedy (default: the model's, else 1)"})
-    top_p: float | None = field(default=None, metadata={"help": "smallest set of tokens with this probability"})
+    temperature: float | None = field(default=None, metadata={"help": "0 is greedy (default: the model's, else 0.6)"})
+    top_p: float | None = field(
+        default=None, metadata={"help": "smallest set of tokens with this probability (default: the model's, else 0.9)"}
+    )
     top_k: int | None = field(default=None, metadata={"help": "so many most probable tokens; 0 is all"})
     min_p: float | None = field(default=None, metadata={"help": "tokens at least this probable, relative to the first"})
     repetition_penalty: float | None = field(default=None, metadata={"help": "above 1 avoids repetition"})
@@ -196,6 +198,8 @@ class GenerateOptions(ChatOptions):
     chat: bool = field(default=False, metadata={"help": "ask it as a question, through the model's chat template"})
 
 
+# A person reads these answers: small models talk nonsense at the API's default temperature of 1.
+_TERMINAL_DEFAULTS: dict[str, Any] = {"temperature": 0.6, "top_p": 0.9}
 _LOG_OPTIONS = options.collect(("logging", LogOptions))
 
 
@@ -213,11 +217,13 @@ def _open_llm(values: Mapping[str, Any]) -> LLM:
 
 
 def _sampling_params(llm: LLM, values: Mapping[str, Any]) -> SamplingParams:
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
+
+    from hotseat.core.request import SamplingParams
 
     chosen = asdict(options.build(SamplingOptions, values))
     given = {name: value for name, value in chosen.items() if value is not None or name == "max_tokens"}
-    return replace(llm.get_default_sampling_params(), **given)
+    return SamplingParams(**(_TERMINAL_DEFAULTS | llm.sampling_defaults | given))
 
 
 def _only(values: Mapping[str, Any], known: Mapping[str, options.Option]) -> dict[str, Any]:

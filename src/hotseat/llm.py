@@ -112,7 +112,12 @@ class LLM:
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what is used when no sampling parameters are given: the model's own defaults."""
-        return SamplingParams(**self._assembly.sampling_defaults)  # type: ignore[arg-type]
+        return SamplingParams(**self.sampling_defaults)
+
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """The fields of ``SamplingParams`` for which the model has defaults of its own."""
+        return dict(self._assembly.sampling_defaults)
 
     def generate(
         self,
