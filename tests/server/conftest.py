@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from server_fakes import FakeServer
+
+from server.fakes import FakeServer
 
 
 @pytest.fixture

@@ -129,4 +129,4 @@ def _raise_failure(delta: OutputDelta) -> None:
     if delta.finish_reason == "error":
         raise ApiError(500, delta.error or "The engine could not compute this request.")
     if delta.finish_reason == "timeout":
-        raise ApiError(504, "The request ran out of time.", code="timeout", retry=True)
+        raise ApiError(504, "The request ran out of time.", retry=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -27,7 +28,7 @@ def create_app(services: ServerServices, config: ServerConfig) -> FastAPI:
     app.state.context = context
     for room in (generate, tokens, info, observe, page):
         app.include_router(room.router)
-    for kind in (ApiError, HotseatError, HTTPException):
+    for kind in (ApiError, HotseatError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handle_error)
     app.add_middleware(Gate, context=context)
     if config.allowed_origins:

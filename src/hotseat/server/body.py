@@ -36,7 +36,7 @@ async def read_json(request: Request, model: type[Body], max_bytes: int) -> Body
 
 def too_large(max_bytes: int) -> ApiError:
     """Return the error for a body above the limit."""
-    return ApiError(413, f"The body is larger than {max_bytes} bytes.", code="request_too_large")
+    return ApiError(413, f"The body is larger than {max_bytes} bytes.")
 
 
 def _check_content_type(request: Request) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -43,7 +44,7 @@ class ApiError(Exception):
     status: int
     message: str
     param: str | None = None
-    code: int | str | None = None
+    code: str | None = None  # instead of the status
     retry: bool = False
 
     def __post_init__(self) -> None:
@@ -71,12 +72,14 @@ def as_api_error(error: BaseException) -> ApiError:
     match error:
         case ApiError():
             return error
+        case RequestValidationError():
+            return _parameter_error(error)
         case InvalidRequestError():
             return ApiError(400, str(error), error.param)
         case QueueFullError():
-            return ApiError(503, f"The server is overloaded: {error}", code="server_overloaded", retry=True)
+            return ApiError(503, f"The server is overloaded: {error}", retry=True)
         case EngineStoppedError():
-            return ApiError(503, str(error) or "The engine is stopped.", code="engine_stopped")
+            return ApiError(503, str(error) or "The engine is stopped.")
         case HTTPException():
             return ApiError(error.status_code, _http_message(error))
         case HotseatError():
@@ -96,6 +99,13 @@ async def handle_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response
+
+
+def _parameter_error(error: RequestValidationError) -> ApiError:
+    """Say which query parameter or part of the path is wrong."""
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return ApiError(400, f"{name}: {first['msg']}{_shown(first.get('input'))}", name)
 
 
 def validation_error(error: ValidationError) -> ApiError:

@@ -73,7 +73,7 @@ def check_model(name: str | None, context: ServerContext) -> str:
     if not name:
         return served[0]
     if name not in served:
-        raise ApiError(404, f"The model `{name[:200]}` does not exist.", "model", code="model_not_found")
+        raise ApiError(404, f"The model `{name[:200]}` does not exist.", "model")
     return name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 import msgspec
@@ -64,9 +65,9 @@ async def abort_requests(request: Request) -> Response:
     """End requests by their ids, which must match exactly; their clients get the finish reason ``abort``."""
     context = context_of(request)
     body = await read_json(request, AbortRequest, context.config.max_request_bytes)
-    aborted = [request_id for request_id in body.request_ids if await _abort(context, request_id)]
-    missing = [request_id for request_id in body.request_ids if request_id not in set(aborted)]
-    return JSONResponse({"aborted": aborted, "not_found": missing})
+    were_found = await asyncio.gather(*(_abort(context, request_id) for request_id in body.request_ids))
+    found = dict(zip(body.request_ids, were_found, strict=True))
+    return JSONResponse({"aborted": [i for i in found if found[i]], "not_found": [i for i in found if not found[i]]})
 
 
 @router.post("/reset_prefix_cache", tags=["Observe"])
@@ -74,9 +75,7 @@ async def reset_prefix_cache(request: Request) -> Response:
     """Forget all cached blocks; refused while some are in use."""
     was_reset = await context_of(request).services.engine.reset_prefix_cache()
     if not was_reset:
-        raise ApiError(
-            409, "Blocks are in use by running requests; nothing was reset.", code="blocks_in_use", retry=True
-        )
+        raise ApiError(409, "Blocks are in use by running requests; nothing was reset.", retry=True)
     return JSONResponse({"reset": True})
 
 

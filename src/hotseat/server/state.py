@@ -52,6 +52,10 @@ class Flights:
         """Forget an answer; idempotent."""
         self._flights.pop(answer_id, None)
 
+    def ids(self) -> list[str]:
+        """Return the ids of all answers, oldest first."""
+        return list(self._flights)
+
     def get(self, answer_id: str) -> Flight | None:
         """Return the answer with exactly this id."""
         return self._flights.get(answer_id)
@@ -66,7 +70,7 @@ class Flights:
 
 def shutting_down() -> ApiError:
     """Return what clients are told while the server goes down."""
-    return ApiError(503, "The server is shutting down.", code="shutting_down", retry=True)
+    return ApiError(503, "The server is shutting down.", retry=True)
 
 
 @dataclass(slots=True)

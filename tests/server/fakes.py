@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -57,28 +57,37 @@ class _Seat:
     token_ids: list[int]
 
 
-@dataclass
 class FakeRunner:
     """Writes ``reply`` again and again, from a character that the seed chooses; greedy from its beginning.
 
-    With ``ends`` it samples EOS after the reply. ``hold`` keeps it from starting further steps until ``release``.
+    With ``ends`` it samples EOS after the reply. After ``hold`` it stands in its next step; ``step`` lets one step pass,
+    ``release`` all. ``entered`` is set when it stands in a step that computes.
     """
 
-    reply: str = REPLY
-    ends: bool = False
-    fails: bool = False
-    released: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)  # ids that left their seats
-    _seats: dict[int, _Seat] = field(default_factory=dict)
-    _may_run: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self._may_run.set()
+    def __init__(self, *, reply: str = REPLY, ends: bool = False, fails: bool = False) -> None:
+        self.reply = reply
+        self.ends = ends
+        self.fails = fails
+        self.entered = threading.Event()
+        self.released: queue.SimpleQueue[str] = queue.SimpleQueue()  # ids that left their seats
+        self._seats: dict[int, _Seat] = {}
+        self._is_held = False
+        self._permits = threading.Semaphore(0)
 
     def hold(self) -> None:
-        self._may_run.clear()
+        self._is_held = True
+
+    def step(self) -> None:
+        self.entered.clear()
+        self._permits.release()
 
     def release(self) -> None:
-        self._may_run.set()
+        self._is_held = False
+        self._permits.release()
+
+    async def until_entered(self) -> None:
+        """Wait until the held runner stands in a step."""
+        assert await asyncio.to_thread(self.entered.wait, TIMEOUT_S), "no step began"
 
     def close(self) -> None:
         """Nothing to close."""
@@ -89,7 +98,9 @@ class FakeRunner:
         for seating in batch.seated:
             self._seats[seating.seat] = _Seat(seating, list(seating.token_ids))
         if batch.chunks:
-            assert self._may_run.wait(TIMEOUT_S), "a held runner was never released"
+            self.entered.set()
+            if self._is_held:
+                assert self._permits.acquire(timeout=TIMEOUT_S), "a held runner was never released"
         if self.fails:
             raise RuntimeError("the runner was told to fail")
         output = StepOutput(sampled=[])
