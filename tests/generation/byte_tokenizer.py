@@ -15,12 +15,12 @@ VOCAB_SIZE = 258
 _ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(kind: type[Tokenizer] = Tokenizer) -> Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(_ALPHABET)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<eos>", "<bos>"])
-    return Tokenizer(backend, {"eos_token": "<eos>", "bos_token": "<bos>"}, adds_bos=True)
+    return kind(backend, {"eos_token": "<eos>", "bos_token": "<bos>"}, adds_bos=True)
 
 
 _TOKENIZER = byte_tokenizer()

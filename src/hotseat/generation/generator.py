@@ -17,7 +17,7 @@ from hotseat.text import Tokenizer
 __all__ = ["Generator"]
 
 # Characters. Below this, tokenizing takes less time than the way to another thread and back.
-INLINE_PROMPT_LENGTH = 1024
+INLINE_PROMPT_LENGTH = 256
 NUM_TOKENIZER_THREADS = 2
 
 
@@ -94,7 +94,8 @@ class Generator:
 
     async def explain(self, request_id: str) -> list[Explanation]:
         """Say where the sequences that run under the caller's ``request_id`` are; empty when there are none."""
-        explanations = [await self._engine.explain(own_id) for own_id in tuple(self._running.get(request_id, ()))]
+        ids = self._running.get(request_id, ())
+        explanations = await asyncio.gather(*(self._engine.explain(own_id) for own_id in ids))
         return [explanation for explanation in explanations if explanation is not None]
 
     def close(self) -> None:
