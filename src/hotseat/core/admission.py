@@ -60,6 +60,8 @@ class Admission:
         self.cache = PrefixCache(pool, config.block_size, is_enabled=config.enable_prefix_caching)
         self.gate = gate_for(config)
         self.num_preemptions = 0
+        self.num_prompt_tokens = 0  # of all that were admitted
+        self.num_cached_tokens = 0  # of these, found in the prefix cache
         self._config = config
         self._policy = policy
         self._observer = policy if isinstance(policy, Observing) else None
@@ -163,9 +165,7 @@ class Admission:
         """Let requests take seats and blocks from running ones that are strictly less urgent."""
         while not plan.held_up:
             request = self._waiting.first(plan.now, closed_lanes=plan.closed_lanes)
-            if request is None or self._is_kept_out(request) or not self._leaves_budget(request, plan):
-                return
-            if not any(self._policy.may_preempt(request, other) for other in self._running.requests.values()):
+            if request is None or not self._is_urgent(request, plan):
                 return
             for victim in self._victims_for(request):
                 self.preempt(victim, f"urgency: {request.id} came", plan)
@@ -251,6 +251,8 @@ class Admission:
     def _sit_first_time(self, request: Request, now: float) -> None:
         request.admitted_at = now
         request.num_cached_tokens = request.num_computed_tokens
+        self.num_prompt_tokens += request.num_prompt_tokens
+        self.num_cached_tokens += request.num_cached_tokens
         self._limits.left_queue(request)
         self.gate.let_in()
         if self._observer is not None:
@@ -310,6 +312,19 @@ class Admission:
     def least_urgent(self) -> Request:
         """Return the running request that has to go when blocks run out."""
         return max(self._running.requests.values(), key=self._waiting.rank)
+
+    def _is_urgent(self, request: Request, plan: Plan) -> bool:
+        """Tell whether somebody who runs might get up for ``request``, and nothing else keeps it out."""
+        may_preempt = self._policy.may_preempt
+        if not any(may_preempt(request, other) for other in self._running.requests.values()):
+            return False
+        is_let_in = self.gate.is_open or request.admitted_at is not None
+        return (
+            is_let_in
+            and all(may_preempt(request, victim) for victim in plan.victims)
+            and not self._is_kept_out(request)
+            and self._leaves_budget(request, plan)
+        )
 
     def _leaves_budget(self, request: Request, plan: Plan) -> bool:
         """Tell whether the more urgent ones that run leave a token for ``request``, so that nobody gets up in vain."""

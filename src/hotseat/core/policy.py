@@ -10,24 +10,22 @@ victim when blocks run out. Ties go by arrival. The smallest policy there can be
         def may_preempt(self, waiting, running):
             return False
 
-A key is asked for when the request joins the queue and again when it has come to the head: if it has grown meanwhile,
-the request goes back to where it belongs now. A key must not depend on ``now`` in any other way; let
-what ages gain in its key at the start instead (``priority + arrived_at / aging_s`` orders exactly like
-``priority - waited / aging_s`` at any instant).
+The key is asked for when the request joins the queue, so waiting costs nothing. What grows with the time that a
+request waits goes into the key from the start: ``priority + arrived_at / aging_s`` orders at any instant exactly like
+``priority - waited / aging_s``.
 
-Two optional abilities, each a protocol of its own: ``Grouping`` orders groups of requests by a number that changes
-all the time, ``Observing`` is told what is computed and who ends.
+Optional abilities, each a protocol of its own: ``Grouping`` orders groups of requests by a number that changes all the
+time, ``Sinking`` lets requests fall back, ``Observing`` is told what is computed and who ends.
 """
 
 from __future__ import annotations
 
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from hotseat.core.config import SchedulerConfig
+from hotseat.core.batch import Batch
 from hotseat.core.request import Request
-from hotseat.errors import ConfigError
 
-__all__ = ["Fcfs", "Grouping", "Key", "Observing", "Policy", "Priority", "policy_for"]
+__all__ = ["Fcfs", "Grouping", "Key", "Observing", "Policy", "Priority", "Sinking"]
 
 Key: TypeAlias = tuple[float, ...]
 
@@ -36,7 +34,7 @@ class Policy(Protocol):
     """Decides order and victims."""
 
     def key(self, request: Request, now: float) -> Key:
-        """Return the place of ``request`` in the order; smaller goes first."""
+        """Return the place of ``request``, which joins the queue, in the order; smaller goes first."""
         ...
 
     def may_preempt(self, waiting: Request, running: Request) -> bool:
@@ -69,6 +67,15 @@ class Grouping(Protocol):
 
 
 @runtime_checkable
+class Sinking(Protocol):
+    """A policy under which a waiting request may lose its place."""
+
+    def key_at_head(self, request: Request, now: float) -> Key:
+        """Return the key of a request that came to the head; if it has grown, the request goes back in the order."""
+        ...
+
+
+@runtime_checkable
 class Observing(Protocol):
     """A policy that learns from what happens."""
 
@@ -80,7 +87,7 @@ class Observing(Protocol):
         """Note that ``request`` ended."""
         ...
 
-    def stepped(self, duration_s: float, num_tokens: int) -> None:
+    def stepped(self, batch: Batch, duration_s: float) -> None:
         """Note how long a step took."""
         ...
 
@@ -115,16 +122,3 @@ class Priority:
 
     def may_preempt(self, waiting: Request, running: Request) -> bool:
         return waiting.priority < running.priority and waiting.wait.key < running.wait.key
-
-
-def policy_for(config: SchedulerConfig) -> Policy:
-    """Return the built-in policy that ``config`` names.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
-    if config.scheduling_policy == "fcfs":
-        return Fcfs()
-    if config.scheduling_policy == "priority":
-        return Priority(config.aging_s)
-    raise ConfigError(f"scheduling_policy must be fcfs, priority or module:Class, not {config.scheduling_policy!r}")

@@ -31,15 +31,18 @@ is full.
 from __future__ import annotations
 
 from hotseat.core.admission import Admission
-from hotseat.core.batch import Batch, Deferral, RequestUpdate, SampledToken, StepOutput
+from hotseat.core.batch import Batch, Deferral, RequestUpdate, StepOutput
 from hotseat.core.block_pool import BlockPool
+from hotseat.core.budget import Budget
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.explain import Explanation, QueueClock, explain_running, explain_waiting
 from hotseat.core.invariants import check_invariants
 from hotseat.core.limits import Limits
 from hotseat.core.plan import Plan
-from hotseat.core.policy import Observing, Policy, policy_for
+from hotseat.core.policies import Deadline, policy_for
+from hotseat.core.policy import Observing, Policy
 from hotseat.core.request import FinishReason, Request, RequestId, RequestStatus
+from hotseat.core.results import Results, final_update
 from hotseat.core.running import RunningSet
 from hotseat.core.stats import SchedulerStats
 from hotseat.core.waiting import WaitingQueue
@@ -74,6 +77,8 @@ class Scheduler:
             limits=self._limits,
             clock=self._clock,
         )
+        self._budget = Budget(config)
+        self._results = Results(self._running, self._admission, self._observer, self._end)
         self._released_ids: list[RequestId] = []
         self._num_steps = 0
         self._num_added = 0
@@ -119,7 +124,7 @@ class Scheduler:
         if request is None:
             return None
         self._end(request, reason, now)
-        return _final_update(request)
+        return final_update(request)
 
     def flush(self) -> None:
         """Tell that nobody else will come for now, so that a batching mode need not wait for a full batch."""
@@ -143,14 +148,11 @@ class Scheduler:
 
     def update(self, batch: Batch, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Take a step's result: append tokens, index blocks, end who is done. At most one update per request."""
-        updates = self._take_failures(output, now) if output.failed else []
-        num_decodes = batch.num_decodes
-        if output.failed:
-            num_decodes -= sum(chunk.request_id in output.failed for chunk in batch.chunks[:num_decodes])
-        self._take_decodes(output.sampled[:num_decodes], updates, now)
-        self._take_prefills(batch, output, output.sampled[num_decodes:], updates, now)
+        duration_s = now - self._scheduled_at
+        self._budget.learn(batch, duration_s)
+        updates = self._results.take(batch, output, now)
         if self._observer is not None:
-            self._observer.stepped(now - self._scheduled_at, batch.num_tokens)
+            self._observer.stepped(batch, duration_s)
         return updates
 
     # Being asked
@@ -209,6 +211,10 @@ class Scheduler:
             num_preemptions=admission.num_preemptions,
             num_evictions=pool.num_evictions,
             num_steps=self._num_steps,
+            num_prompt_tokens=admission.num_prompt_tokens,
+            num_cached_tokens=admission.num_cached_tokens,
+            num_hopeless=self.policy.num_hopeless if isinstance(self.policy, Deadline) else 0,
+            step_time_error=None if self._budget.predictor is None else self._budget.predictor.error,
         )
 
     def reset_prefix_cache(self) -> bool:
@@ -224,7 +230,7 @@ class Scheduler:
     # The phases of schedule
 
     def _begin_step(self, now: float) -> Plan:
-        batch = Batch(step=self._num_steps, chunks=[], budget=self.config.max_num_batched_tokens)
+        batch = Batch(step=self._num_steps, chunks=[], budget=self._budget.tokens(self._running))
         batch.released_ids, self._released_ids = self._released_ids, []
         self._num_steps += 1
         self._scheduled_at = now
@@ -293,106 +299,14 @@ class Scheduler:
         batch.blocks_used, batch.blocks_cached, batch.blocks_free = pool.num_used, pool.num_cached, pool.num_free
         return batch
 
-    # The phases of update
-
-    def _take_failures(self, output: StepOutput, now: float) -> list[RequestUpdate]:
-        updates = []
-        for request_id, message in output.failed.items():
-            request = self._running.requests.get(request_id)
-            if request is not None:
-                self._end(request, FinishReason.ERROR, now)
-                updates.append(_final_update(request, error=message))
-        return updates
-
-    def _take_decodes(self, sampled: list[SampledToken], updates: list[RequestUpdate], now: float) -> None:
-        """Append a token to each decode. This loop is paid for every running request in every step."""
-        running, full, append, observer = self._running.decoding, self._running.full, updates.append, self._observer
-        for request_id, token_id, logprobs in sampled:
-            request = running.get(request_id)
-            if request is None:
-                continue  # ended since schedule
-            num_computed = request.num_computed_tokens + 1
-            request.num_computed_tokens = num_computed
-            request.output_token_ids.append(token_id)
-            if num_computed == request.capacity:
-                full.append(request)
-                self._admission.cache.computed(request, num_computed - 1)
-            if observer is not None:
-                observer.charge(request, 0, 1)
-            update = RequestUpdate(
-                request_id=request_id, new_token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
-            )
-            if logprobs is not None:
-                update.logprobs = [logprobs]
-            if token_id in request.ends_on or num_computed + 1 >= request.end_at:
-                self._end_if_done(request, update, now)
-            append(update)
-
-    def _take_prefills(
-        self, batch: Batch, output: StepOutput, sampled: list[SampledToken], updates: list[RequestUpdate], now: float
-    ) -> None:
-        """Advance the prefills; those whose last chunk this was get their token and decode from now on."""
-        tokens = {entry.request_id: entry for entry in sampled}
-        for chunk in batch.chunks[batch.num_decodes :]:
-            request = self._running.prefilling.get(chunk.request_id)
-            if request is None:
-                continue  # ended since schedule, or failed
-            request.num_computed_tokens = chunk.end
-            self._admission.call_back(self._admission.cache.computed(request, chunk.start), now)
-            if request.prompt_logprobs is not None:
-                request.prompt_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
-            if chunk.samples:
-                updates.append(self._take_first_token(request, tokens[chunk.request_id], now))
-
-    def _take_first_token(self, request: Request, sampled: SampledToken, now: float) -> RequestUpdate:
-        """Append the token that ends a prefill: the first one, or the next one after a preemption."""
-        update = RequestUpdate(
-            request_id=request.id,
-            new_token_ids=[],
-            prompt_logprobs=request.prompt_logprobs,
-            num_cached_tokens=request.num_cached_tokens,
-        )
-        request.prompt_logprobs = None
-        if request.params.max_tokens == 0:
-            self._end(request, FinishReason.LENGTH, now)
-            update.finish_reason = FinishReason.LENGTH
-            return update
-        request.output_token_ids.append(sampled.token_id)
-        update.new_token_ids.append(sampled.token_id)
-        if sampled.logprobs is not None:
-            update.logprobs = [sampled.logprobs]
-        if request.first_token_at is None:
-            request.first_token_at = now
-        self._running.start_decoding(request)
-        if request.num_computed_tokens == request.capacity:
-            self._running.full.append(request)
-        if self._observer is not None:
-            self._observer.charge(request, 0, 1)
-        self._end_if_done(request, update, now)
-        return update
-
     # Ends
-
-    def _end_if_done(self, request: Request, update: RequestUpdate, now: float) -> None:
-        """End ``request`` if its newest token says so: EOS, then a stop id, then the length limits."""
-        token_id = request.output_token_ids[-1]
-        reason = None
-        if token_id in request.ends_on and len(request.output_token_ids) >= request.params.min_tokens:
-            reason = FinishReason.STOP
-            is_eos = token_id in request.eos_token_ids and not request.params.ignore_eos
-            update.stop_token_id = None if is_eos else token_id
-        elif request.num_tokens >= request.end_at:
-            reason = FinishReason.LENGTH
-        if reason is not None:
-            self._end(request, reason, now)
-            update.finish_reason = reason
 
     def _end_in_schedule(self, request: Request, reason: FinishReason, message: str, plan: Plan) -> None:
         self._end(request, reason, plan.now)
         plan.batch.released_ids += self._released_ids
         self._released_ids = []
         plan.grown.pop(request.id, None)
-        plan.batch.ended.append(_final_update(request, error=None if reason is FinishReason.LENGTH else message))
+        plan.batch.ended.append(final_update(request, error=None if reason is FinishReason.LENGTH else message))
 
     def _end(self, request: Request, reason: FinishReason, now: float) -> None:
         """Forget ``request``; its seat and its blocks are free when this returns."""
@@ -411,13 +325,3 @@ class Scheduler:
         request.finished_at = now
         if self._observer is not None:
             self._observer.ended(request)
-
-
-def _final_update(request: Request, *, error: str | None = None) -> RequestUpdate:
-    return RequestUpdate(
-        request_id=request.id,
-        new_token_ids=[],
-        finish_reason=request.finish_reason,
-        error=error,
-        num_cached_tokens=request.num_cached_tokens,
-    )

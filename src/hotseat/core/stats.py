@@ -21,3 +21,7 @@ class SchedulerStats:
     num_preemptions: int
     num_evictions: int
     num_steps: int
+    num_prompt_tokens: int  # of the requests that were admitted, and how many of these came from the prefix cache
+    num_cached_tokens: int
+    num_hopeless: int  # deadline: requests whose first token could not be in time any more
+    step_time_error: float | None  # with a latency target: mean of |predicted - taken| / taken

@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from hotseat.core.policy import Grouping, Key, Policy
+from hotseat.core.policy import Grouping, Key, Policy, Sinking
 from hotseat.core.request import Request
 
 __all__ = ["Rank", "WaitingQueue"]
@@ -121,6 +121,7 @@ class WaitingQueue:
     def __init__(self, policy: Policy, short_tokens: int) -> None:
         self._policy = policy
         self._grouping = policy if isinstance(policy, Grouping) else None
+        self._sinking = policy if isinstance(policy, Sinking) else None
         self._short_tokens = max(1, short_tokens)
         self._lanes: list[_Lane] = []
         self._apart: dict[str, Request] = {}
@@ -186,15 +187,16 @@ class WaitingQueue:
         return self._settled_head(self._lanes[0], now) if self._lanes else None
 
     def _settled_head(self, lane: _Lane, now: float) -> Request | None:
-        """Return the lane's head after its key was put right."""
-        while (head := lane.first()) is not None:
-            key = self._policy.key(head, now)
-            if key <= head.wait.key:
-                return head
+        """Return the lane's head, after those that lost their place have gone back."""
+        head = lane.first()
+        if self._sinking is None:
+            return head
+        while head is not None and (key := self._sinking.key_at_head(head, now)) > head.wait.key:
             lane.discard(head)
             head.wait.key = key
             lane.push(head)
-        return None
+            head = lane.first()
+        return head
 
     def _offer(self, request: Request) -> None:
         while len(self._lanes) <= request.wait.lane:

@@ -1,0 +1,140 @@
+"""What a step's result means for its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hotseat.core.admission import Admission
+from hotseat.core.batch import Batch, RequestUpdate, SampledToken, StepOutput
+from hotseat.core.policy import Observing
+from hotseat.core.request import FinishReason, Request
+from hotseat.core.running import RunningSet
+
+__all__ = ["Results", "final_update"]
+
+
+class Results:
+    """Appends tokens, has computed blocks indexed, and ends who is done; ``end`` frees seat and blocks."""
+
+    def __init__(
+        self,
+        running: RunningSet,
+        admission: Admission,
+        observer: Observing | None,
+        end: Callable[[Request, FinishReason, float], None],
+    ) -> None:
+        self._running = running
+        self._admission = admission
+        self._observer = observer
+        self._end = end
+
+    def take(self, batch: Batch, output: StepOutput, now: float) -> list[RequestUpdate]:
+        """Take a step's result; who ended since ``schedule`` has no part in it."""
+        updates = self._take_failures(output, now) if output.failed else []
+        num_decodes = batch.num_decodes
+        if output.failed:
+            num_decodes -= sum(chunk.request_id in output.failed for chunk in batch.chunks[:num_decodes])
+        self._take_decodes(output.sampled[:num_decodes], updates, now)
+        self._take_prefills(batch, output, output.sampled[num_decodes:], updates, now)
+        return updates
+
+    def _take_failures(self, output: StepOutput, now: float) -> list[RequestUpdate]:
+        updates = []
+        for request_id, message in output.failed.items():
+            request = self._running.requests.get(request_id)
+            if request is not None:
+                self._end(request, FinishReason.ERROR, now)
+                updates.append(final_update(request, error=message))
+        return updates
+
+    def _take_decodes(self, sampled: list[SampledToken], updates: list[RequestUpdate], now: float) -> None:
+        """Append a token to each decode. This loop is paid for every running request in every step."""
+        running, full, append, observer = self._running.decoding, self._running.full, updates.append, self._observer
+        for request_id, token_id, logprobs in sampled:
+            request = running.get(request_id)
+            if request is None:
+                continue  # ended since schedule
+            num_computed = request.num_computed_tokens + 1
+            request.num_computed_tokens = num_computed
+            request.output_token_ids.append(token_id)
+            if num_computed == request.capacity:
+                full.append(request)
+                self._admission.cache.computed(request, num_computed - 1)
+            if observer is not None:
+                observer.charge(request, 0, 1)
+            update = RequestUpdate(
+                request_id=request_id, new_token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
+            )
+            if logprobs is not None:
+                update.logprobs = [logprobs]
+            if token_id in request.ends_on or num_computed + 1 >= request.end_at:
+                self._end_if_done(request, update, now)
+            append(update)
+
+    def _take_prefills(
+        self, batch: Batch, output: StepOutput, sampled: list[SampledToken], updates: list[RequestUpdate], now: float
+    ) -> None:
+        """Advance the prefills; those whose last chunk this was get their token and decode from now on."""
+        tokens = {entry.request_id: entry for entry in sampled}
+        for chunk in batch.chunks[batch.num_decodes :]:
+            request = self._running.prefilling.get(chunk.request_id)
+            if request is None:
+                continue  # ended since schedule, or failed
+            request.num_computed_tokens = chunk.end
+            self._admission.call_back(self._admission.cache.computed(request, chunk.start), now)
+            if request.prompt_logprobs is not None:
+                request.prompt_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
+            if chunk.samples:
+                updates.append(self._take_first_token(request, tokens[chunk.request_id], now))
+
+    def _take_first_token(self, request: Request, sampled: SampledToken, now: float) -> RequestUpdate:
+        """Append the token that ends a prefill: the first one, or the next one after a preemption."""
+        update = RequestUpdate(
+            request_id=request.id,
+            new_token_ids=[],
+            prompt_logprobs=request.prompt_logprobs,
+            num_cached_tokens=request.num_cached_tokens,
+        )
+        request.prompt_logprobs = None
+        if request.params.max_tokens == 0:
+            self._end(request, FinishReason.LENGTH, now)
+            update.finish_reason = FinishReason.LENGTH
+            return update
+        request.output_token_ids.append(sampled.token_id)
+        update.new_token_ids.append(sampled.token_id)
+        if sampled.logprobs is not None:
+            update.logprobs = [sampled.logprobs]
+        if request.first_token_at is None:
+            request.first_token_at = now
+        self._running.start_decoding(request)
+        if request.num_computed_tokens == request.capacity:
+            self._running.full.append(request)
+        if self._observer is not None:
+            self._observer.charge(request, 0, 1)
+        self._end_if_done(request, update, now)
+        return update
+
+    def _end_if_done(self, request: Request, update: RequestUpdate, now: float) -> None:
+        """End ``request`` if its newest token says so: EOS, then a stop id, then the length limits."""
+        token_id = request.output_token_ids[-1]
+        reason = None
+        if token_id in request.ends_on and len(request.output_token_ids) >= request.params.min_tokens:
+            reason = FinishReason.STOP
+            is_eos = token_id in request.eos_token_ids and not request.params.ignore_eos
+            update.stop_token_id = None if is_eos else token_id
+        elif request.num_tokens >= request.end_at:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            self._end(request, reason, now)
+            update.finish_reason = reason
+
+
+def final_update(request: Request, *, error: str | None = None) -> RequestUpdate:
+    """Return the news that ``request`` ended without another token."""
+    return RequestUpdate(
+        request_id=request.id,
+        new_token_ids=[],
+        finish_reason=request.finish_reason,
+        error=error,
+        num_cached_tokens=request.num_cached_tokens,
+    )
