@@ -140,10 +140,12 @@ class HandScheduler:
         )
 
     def release(self, request_id: str, *, keep_blocks: bool = False) -> None:
-        """Take a request from its seat in the next step; its blocks are used again unless kept."""
+        """Take a request from its seat in the next step; its blocks are used again unless kept or shared."""
         self._free_seats.insert(0, self._seats.pop(request_id))
         if not keep_blocks:
-            self._free_blocks.extend(self.block_ids.pop(request_id))
+            blocks = self.block_ids.pop(request_id)
+            held = {block for others in self.block_ids.values() for block in others}
+            self._free_blocks.extend(block for block in blocks if block not in held)
         self._batch.released_ids.append(RequestId(request_id))
 
     def batch(self, counts: Mapping[str, int], *, writes_kv: bool = True) -> Batch:
