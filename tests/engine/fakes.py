@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 
 from hotseat.core.batch import Batch, Chunk, RequestUpdate, SampledToken, Seating, StepOutput, TokenLogprobs
@@ -141,7 +142,7 @@ def make_scheduler(**options: object) -> Scheduler:
 def make_request(request_id: str, prompt: Iterable[int] | int = 5, **params: object) -> Request:
     """A greedy request; ``prompt`` may be a length: then no two requests share a block."""
     if isinstance(prompt, int):
-        offset = hash(request_id) % 90_000
+        offset = zlib.crc32(request_id.encode()) % 90_000
         prompt = range(1000 + offset, 1000 + offset + prompt)
     values: dict[str, object] = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
     return Request(
