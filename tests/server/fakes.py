@@ -60,8 +60,8 @@ class _Seat:
 class FakeRunner:
     """Writes ``reply`` again and again, from a character that the seed chooses; greedy from its beginning.
 
-    With ``ends`` it samples EOS after the reply. After ``hold`` it stands in its next step; ``step`` lets one step pass,
-    ``release`` all. ``entered`` is set when it stands in a step that computes.
+    With ``ends`` it samples EOS after the reply. After ``hold`` it stands in its next step; ``step`` lets one step
+    pass, ``release`` all. ``entered`` is set when it stands in a step that computes.
     """
 
     def __init__(self, *, reply: str = REPLY, ends: bool = False, fails: bool = False) -> None:
@@ -161,17 +161,17 @@ class Reply:
 class Exchange:
     """One request at the ASGI interface; the test decides when the client goes away."""
 
-    def __init__(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> None:
+    def __init__(self, method: str, target: str, body: bytes, headers: Mapping[str, str], root_path: str = "") -> None:
         parts = urlsplit(target)
         self.scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": method,
-            "path": unquote(parts.path),
+            "path": root_path + unquote(parts.path),
             "raw_path": parts.path.encode(),
             "query_string": parts.query.encode(),
-            "root_path": "",
+            "root_path": root_path,
             "scheme": "http",
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
             "client": ("127.0.0.1", 1),
@@ -215,6 +215,7 @@ class FakeServer:
         self, *, config: ServerConfig | None = None, runner: FakeRunner | None = None, **overrides: Any
     ) -> None:
         services_overrides = overrides.pop("services", {})
+        starts = overrides.pop("starts", True)
         self.runner = runner or FakeRunner()
         limits = {"max_model_len": 512, "num_kv_blocks": 256, "max_num_seqs": 8, "max_num_batched_tokens": 64}
         self.scheduling = SchedulerConfig(**{**limits, **overrides})
@@ -244,7 +245,8 @@ class FakeServer:
         self.app = create_app(self.services, config or ServerConfig())
         self.flights = self.app.state.context.flights
         self._loop = asyncio.Runner()
-        self.engine.start()
+        if starts:
+            self.engine.start()
 
     def close(self) -> None:
         self.runner.release()
@@ -256,17 +258,17 @@ class FakeServer:
         """Run a coroutine in the server's event loop."""
         return self._loop.run(asyncio.wait_for(work, TIMEOUT_S))
 
-    def get(self, target: str, headers: Mapping[str, str] | None = None) -> Reply:
-        return self.call("GET", target, b"", headers or {})
+    def get(self, target: str, headers: Mapping[str, str] | None = None, root_path: str = "") -> Reply:
+        return self.call("GET", target, b"", headers or {}, root_path)
 
     def post(self, target: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
         """Post ``body`` as JSON; bytes go as they are."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.call("POST", target, data, {"content-type": "application/json", **(headers or {})})
 
-    def call(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+    def call(self, method: str, target: str, body: bytes, headers: Mapping[str, str], root_path: str = "") -> Reply:
         async def exchange() -> Reply:
-            one = Exchange(method, target, body, headers)
+            one = Exchange(method, target, body, headers, root_path)
             await self.app(one.scope, one.receive, one.send)
             return one.reply()
 
@@ -274,8 +276,13 @@ class FakeServer:
 
     def start_post(self, target: str, body: Any) -> tuple[Exchange, asyncio.Task[None]]:
         """Begin a request from inside the event loop."""
-        headers = {"content-type": "application/json"}
-        one = Exchange("POST", target, json.dumps(body).encode(), headers)
+        return self._start("POST", target, json.dumps(body).encode())
+
+    def start_get(self, target: str) -> tuple[Exchange, asyncio.Task[None]]:
+        return self._start("GET", target, b"")
+
+    def _start(self, method: str, target: str, body: bytes) -> tuple[Exchange, asyncio.Task[None]]:
+        one = Exchange(method, target, body, {"content-type": "application/json"})
         return one, asyncio.create_task(self.app(one.scope, one.receive, one.send))
 
     def text(self, num_tokens: int, start: int = 0) -> str:

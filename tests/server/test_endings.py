@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from server.fakes import TIMEOUT_S, FakeRunner, FakeServer, chat, completion
 
 from hotseat.server import ServerConfig
 from hotseat.server.state import shutting_down
+from server.fakes import TIMEOUT_S, FakeRunner, FakeServer, chat, completion
 
 PATHS = [("/v1/completions", completion), ("/v1/chat/completions", chat)]
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from server.fakes import FakeServer, completion
 
 from hotseat.server import ServerConfig
+from server.fakes import FakeServer, completion
 
 KEYS = ServerConfig(api_key=("plain-key", "alice=her-key", "c2VjcmV0=="))
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from server.fakes import FakeServer, chat, completion
 
 from hotseat.server import ServerConfig
+from server.fakes import FakeServer, chat, completion
 
 DEEP: Any = []
 for _ in range(100):

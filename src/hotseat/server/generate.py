@@ -37,7 +37,12 @@ MAX_CHOICES = 4096
 router = APIRouter()
 
 
-@router.post("/v1/completions", tags=["OpenAI"])
+def _documented(model: type[GenerationRequest]) -> dict[str, Any]:
+    """Return what the API's description says of a body that the endpoint reads itself."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
+
+
+@router.post("/v1/completions", tags=["OpenAI"], openapi_extra=_documented(CompletionRequest))
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts."""
     context = context_of(request)
@@ -49,7 +54,7 @@ async def create_completion(request: Request) -> Response:
     return _respond(request, body, answer, params)
 
 
-@router.post("/v1/chat/completions", tags=["OpenAI"])
+@router.post("/v1/chat/completions", tags=["OpenAI"], openapi_extra=_documented(ChatCompletionRequest))
 async def create_chat_completion(request: Request) -> Response:
     """Answer the last message of a chat."""
     context = context_of(request)

@@ -1,0 +1,33 @@
+"""The whole of ``serve`` in a process of its own, on a real socket, with a runner that computes nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from hotseat.core.batch import Batch, StepOutput
+from hotseat.server import ServerConfig, ServerServices, serve
+from server.fakes import FakeRunner, FakeServer
+
+
+class SlowRunner(FakeRunner):
+    """Takes some time for each step, as a real one does."""
+
+    def execute(self, batch: Batch) -> StepOutput:
+        time.sleep(0.005)
+        return super().execute(batch)
+
+
+def services(**options: Any) -> ServerServices:
+    """Return services whose engine was not started."""
+    return FakeServer(runner=SlowRunner(), starts=False, max_model_len=4096, num_kv_blocks=4096, **options).services
+
+
+def main(port: str, shutdown_timeout_s: str) -> int:
+    config = ServerConfig(port=int(port), shutdown_timeout_s=float(shutdown_timeout_s))
+    return serve(services, config)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

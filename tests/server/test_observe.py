@@ -1,0 +1,196 @@
+"""The endpoints to look in and to step in, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hotseat.server import ServerConfig
+from server.fakes import FakeServer, chat, completion
+
+
+def test_models_are_listed_and_shown_under_each_name(server: FakeServer) -> None:
+    cards = server.get("/v1/models").json()["data"]
+    assert [card["id"] for card in cards] == ["fake", "org/fake"]
+    assert all(card["max_model_len"] == 512 and card["object"] == "model" for card in cards)
+    assert server.get("/v1/models/org/fake").json() == cards[1]
+    missing = server.get("/v1/models/other")
+    assert (missing.status, missing.error["param"]) == (404, "model")
+
+
+def test_health_ready_version_and_metrics_answer(server: FakeServer) -> None:
+    assert server.get("/health").json()["status"] == "ok"
+    assert server.get("/ready").json()["status"] == "ready"
+    assert server.get("/version").json()["version"]
+    metrics = server.get("/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert metrics.body == b"hotseat:seats 8\n"
+
+
+def test_a_full_queue_leaves_the_server_healthy(start: Callable[..., FakeServer]) -> None:
+    server = start(max_num_seqs=1, max_num_queued_reqs=1)
+
+    async def crowd() -> tuple[int, int]:
+        server.runner.hold()
+        tasks = [server.start_post("/v1/completions", completion())[1] for _ in range(3)]
+        await server.runner.until_entered()
+        load, probe = await get(server, "/load"), await get(server, "/health")
+        server.runner.release()
+        await asyncio.gather(*tasks)
+        return load["server_load"], probe["status"]
+
+    assert server.run(crowd()) == (3, "ok")
+
+
+async def get(server: FakeServer, target: str) -> Any:
+    exchange, task = server.start_get(target)
+    await task
+    return exchange.reply().json()
+
+
+def test_steps_are_told_since_the_last_look(server: FakeServer) -> None:
+    server.post("/v1/completions", completion(prompt="x" * 100, max_tokens=3))
+    first = server.get("/v1/steps").json()
+    prefill = first["steps"][0]["scheduled"][0]
+    assert prefill["phase"] == "prefill"
+    assert (prefill["start"], prefill["end"], prefill["total"], prefill["seat"]) == (0, 64, 100, 0)
+    finished = [item for step in first["steps"] for item in step["finished"]]
+    assert finished == [{"id": prefill["id"], "reason": "length"}]
+    assert first["stats"]["max_num_seqs"] == 8
+    assert first["stats"]["num_running"] == 0
+    server.post("/v1/completions", completion(max_tokens=1))
+    second = server.get(f"/v1/steps?since={first['next']}").json()
+    assert second["steps"][0]["step"] > first["next"]
+    assert server.get(f"/v1/steps?since={second['next']}").json()["steps"] == []
+    assert len(server.get("/v1/steps?limit=1").json()["steps"]) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_request_is_explained_by_its_answers_id_and_its_sequences(server: FakeServer, count: int) -> None:
+    async def ask() -> tuple[Any, Any]:
+        server.runner.hold()
+        _, task = server.start_post("/v1/completions", completion(prompt=["a", "b"][:count], n=2, max_tokens=400))
+        await server.runner.until_entered()
+        (answer_id,) = server.flights.ids()
+        whole = await step_until_done(server, get(server, f"/v1/requests/{answer_id}/explain"))
+        own_id = whole["sequences"][0]["request_id"]
+        single = await step_until_done(server, get(server, f"/v1/requests/{own_id}/explain"))
+        server.flights.get(answer_id).end(None)
+        server.runner.release()
+        await task
+        return whole, single
+
+    whole, single = server.run(ask())
+    assert len(whole["sequences"]) == 2 * count
+    assert len(single["sequences"]) == 1
+    assert single["sequences"][0]["status"] == "running"
+    assert single["sequences"][0]["reason"]
+
+
+async def step_until_done(server: FakeServer, question: Any) -> Any:
+    """Let steps pass until the engine, which answers between two of them, has answered."""
+    asked = asyncio.create_task(question)
+    while not asked.done():
+        server.runner.step()
+        await server.runner.until_entered()
+    return await asked
+
+
+def test_an_unknown_request_cannot_be_explained(server: FakeServer) -> None:
+    reply = server.get("/v1/requests/cmpl-nobody/explain")
+    assert (reply.status, reply.error["param"]) == (404, "request_id")
+
+
+def test_a_sequence_can_be_aborted_by_its_own_id(server: FakeServer) -> None:
+    async def abort() -> Any:
+        server.runner.hold()
+        exchange, task = server.start_post("/v1/completions", completion(n=2, max_tokens=400))
+        await server.runner.until_entered()
+        server.runner.step()
+        await server.runner.until_entered()
+        steps = await get(server, "/v1/steps")
+        own_id = steps["steps"][-1]["scheduled"][0]["id"]
+        body = {"request_ids": [own_id]}
+        assert (await step_until_done(server, post(server, "/abort_requests", body)))["aborted"] == [own_id]
+        server.runner.release()
+        await task
+        return exchange.reply().json()
+
+    assert sorted(choice["finish_reason"] for choice in server.run(abort())["choices"]) == ["abort", "length"]
+
+
+async def post(server: FakeServer, target: str, body: Any) -> Any:
+    exchange, task = server.start_post(target, body)
+    await task
+    return exchange.reply().json()
+
+
+def test_the_prefix_cache_is_reset_only_when_no_block_is_in_use(server: FakeServer) -> None:
+    async def reset_while_busy() -> Any:
+        server.runner.hold()
+        _, task = server.start_post("/v1/completions", completion(max_tokens=400))
+        await server.runner.until_entered()
+        answer = await step_until_done(server, post(server, "/reset_prefix_cache", {}))
+        server.runner.release()
+        await task
+        return answer
+
+    assert server.run(reset_while_busy())["error"]["code"] == 409
+    assert server.post("/reset_prefix_cache", b"").json() == {"reset": True}
+
+
+def test_texts_become_tokens_and_tokens_texts(server: FakeServer) -> None:
+    answer = server.post("/tokenize", {"prompt": "é!", "return_token_strs": True}).json()
+    assert answer == {
+        "count": 3,
+        "max_model_len": 512,
+        "tokens": [0xC3, 0xA9, 33],
+        "token_strs": ["\\xc3", "\\xa9", "!"],
+    }
+    assert server.post("/detokenize", {"tokens": answer["tokens"]}).json() == {"prompt": "é!"}
+
+
+def test_a_chat_is_tokenized_as_it_is_generated(server: FakeServer) -> None:
+    tokens = server.post("/tokenize", {"messages": chat()["messages"]}).json()["tokens"]
+    answer = server.post("/v1/chat/completions", chat(return_token_ids=True)).json()
+    assert tokens == answer["prompt_token_ids"]
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": chat()["messages"]}, {"prompt": 5}, {"model": "x"}])
+def test_a_tokenize_request_needs_one_text(server: FakeServer, body: dict[str, Any]) -> None:
+    assert server.post("/tokenize", body).status in (400, 404)
+
+
+@pytest.mark.parametrize("tokens", [[258], [-1], ["a"], None])
+def test_tokens_outside_of_the_vocabulary_are_refused(server: FakeServer, tokens: object) -> None:
+    reply = server.post("/detokenize", {"tokens": tokens})
+    assert (reply.status, reply.error["param"]) == (400, "tokens")
+
+
+def test_the_page_comes_with_its_files_and_loads_nothing_from_elsewhere(server: FakeServer) -> None:
+    page = server.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for name in ("page.css", "page.js"):
+        assert f"static/{name}".encode() in page.body
+        text = server.get(f"/static/{name}").body
+        assert text
+        assert b"https://" not in text
+    assert server.get("/static/../app.py").status == 404
+    assert server.get("/static/nothing.js").status == 404
+
+
+def test_the_api_describes_itself(server: FakeServer) -> None:
+    description = server.get("/openapi.json").json()
+    assert "/v1/chat/completions" in description["paths"]
+    body = description["paths"]["/v1/completions"]["post"]["requestBody"]
+    assert "prompt" in str(body)
+
+
+def test_a_path_prefix_of_a_proxy_leaves_the_gate_shut(start: Callable[..., FakeServer]) -> None:
+    server = start(config=ServerConfig(api_key=("k",)))
+    assert server.get("/v1/models", root_path="/llm").status == 401
+    assert server.get("/health", root_path="/llm").status == 200

@@ -1,0 +1,229 @@
+"""A server process, from the ready line to its exit, and OpenAI's own client against it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from hotseat.errors import ConfigError
+from hotseat.server import ServerConfig, ServerServices, serve
+from server.fakes import REPLY
+
+TESTS = Path(__file__).resolve().parents[1]
+TIMEOUT_S = 20
+
+
+class Process:
+    """A server process; its log is read by a thread, so that it never blocks on a full pipe."""
+
+    def __init__(self, shutdown_timeout_s: float) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
+        command = [sys.executable, "-m", "server.sockets", "0", str(shutdown_timeout_s)]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.log: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self._ready.wait(TIMEOUT_S), "".join(self.log)
+        (self.url,) = re.findall(r"at (http://\S+)", "".join(self.log))
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.log.append(line)
+            if "ready in" in line:
+                self._ready.set()
+        self._process.stderr.close()
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        code = self._process.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+        return code
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+        self._reader.join(TIMEOUT_S)
+
+
+@contextmanager
+def running(shutdown_timeout_s: float = 10.0) -> Iterator[Process]:
+    process = Process(shutdown_timeout_s)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running() as process:
+        yield process.url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=TIMEOUT_S) as client:
+        yield client
+
+
+def text(num_tokens: int) -> str:
+    return "".join(REPLY[at % len(REPLY)] for at in range(num_tokens))
+
+
+def test_openais_client_lists_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["fake", "org/fake"]
+    assert client.models.retrieve("org/fake").id == "org/fake"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+def test_openais_client_completes(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="fake", prompt=["a", "b"], max_tokens=8, temperature=0, logprobs=2, n=2, seed=1, echo=True
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.choices[0].text == "a" + text(8)
+    assert answer.choices[0].logprobs.tokens == list("a" + text(8))
+    assert answer.usage.completion_tokens == 32
+    assert answer._request_id == answer.id
+
+
+def test_openais_client_chats(client: openai.OpenAI) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    answer = client.chat.completions.create(
+        model="fake", messages=messages, max_completion_tokens=8, temperature=0, n=3, logprobs=True, top_logprobs=2
+    )
+    assert [choice.message.content for choice in answer.choices] == [text(8)] * 3
+    content = answer.choices[2].logprobs.content
+    assert bytes(byte for entry in content for byte in entry.bytes).decode() == text(8)
+    assert len(content[0].top_logprobs) == 2
+
+
+def test_openais_client_streams(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="fake",
+        messages=[{"role": "user", "content": "Hello"}],
+        max_tokens=20,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == text(20)
+    assert len(chunks) > 10
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].usage.completion_tokens == 20
+
+
+def test_openais_client_meets_its_own_exceptions(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.completions.create(model="gpt-9", prompt="a")
+    assert missing.value.param == "model"
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.completions.create(model="fake", prompt="a", temperature=-1, stream=True)
+    assert bad.value.param == "temperature"
+    assert bad.value.request_id
+
+
+def test_a_client_that_closes_its_stream_frees_its_seat(client: openai.OpenAI) -> None:
+    with client.completions.create(model="fake", prompt="a", max_tokens=4000, stream=True) as stream:
+        answer_id = next(iter(stream)).id
+    deadline = time.monotonic() + 5  # 4000 tokens take four times as long
+    while is_known(client, answer_id):
+        assert time.monotonic() < deadline, "the request outlived its client"
+
+
+def is_known(client: openai.OpenAI, answer_id: str) -> bool:
+    try:
+        client.get(f"/requests/{answer_id}/explain", cast_to=object)
+    except openai.NotFoundError:
+        return False
+    return True
+
+
+def test_clients_that_vanish_hurt_no_other(url: str, client: openai.OpenAI) -> None:
+    streams = [start_stream(url, 60) for _ in range(8)]
+    for connection, reader in streams[::2]:
+        reader.close()
+        connection.close()
+    for connection, reader in streams[1::2]:
+        body = b"".join(iter(reader.readline, b"0\r\n"))
+        assert b'"finish_reason":"length"' in body
+        reader.close()
+        connection.close()
+    load = client.with_options(base_url=url).get("/load", cast_to=object)
+    assert (load["num_requests_running"], load["num_requests_waiting"]) == (0, 0)
+
+
+def start_stream(url: str, max_tokens: int) -> tuple[socket.socket, Any]:
+    """Begin a stream by hand and return when its first event is there."""
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+    body = json.dumps({"prompt": "a", "max_tokens": max_tokens, "temperature": 0, "stream": True}).encode()
+    headers = ["host: x", "content-type: application/json", f"content-length: {len(body)}"]
+    head = "\r\n".join(["POST /v1/completions HTTP/1.1", *headers, "", ""])
+    connection.sendall(head.encode() + body)
+    reader = connection.makefile("rb")
+    while not reader.readline().startswith(b"data:"):
+        pass
+    return connection, reader
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_requests_finish_and_exits_with_0(number: int) -> None:
+    with running() as process:
+        connection, reader = start_stream(process.url, 100)
+        process.signal(number)
+        rest = reader.read()
+        assert b'"finish_reason":"length"' in rest
+        assert b"data: [DONE]\n\n" in rest
+        reader.close()
+        connection.close()
+        assert process.wait() == 0
+        assert "Traceback" not in "".join(process.log)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_what_outlasts_the_time_is_told_so(signals: int) -> None:
+    """One signal with no time to drain, or a second one while draining."""
+    with running(shutdown_timeout_s=0.0 if signals == 1 else 1000.0) as process:
+        connection, reader = start_stream(process.url, 4000)
+        process.signal()
+        if signals == 2:
+            while not any("Shutting down" in line for line in process.log):
+                reader.readline()
+            process.signal()
+        rest = reader.read()
+        assert b'"message":"The server is shutting down."' in rest
+        assert b"data: [DONE]\n\n" in rest
+        reader.close()
+        connection.close()
+        assert process.wait() == 0
+
+
+def test_a_port_in_use_costs_no_model_load() -> None:
+    def load() -> ServerServices:
+        raise AssertionError("the model was loaded")
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=str(port)):
+            serve(load, ServerConfig(port=port))
