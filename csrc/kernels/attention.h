@@ -14,7 +14,8 @@
 // ascending order. How many rows go side by side, whether a row is part of a
 // prefill or a lone decode, which thread does it and in what order spans are
 // computed changes none of these chains, so a row's bits depend on its own
-// sequence only. Positions at or beyond a row's limit have weight zero.
+// sequence only. Positions at or beyond a row's limit take no part, whatever is
+// in them, be it NaN.
 #pragma once
 
 namespace hotseat::HOTSEAT_ISA {
@@ -75,11 +76,14 @@ static inline void weigh_values(const AttentionTile& t, int row, int column, int
     V16 acc[kRows][kVecs];
     for (int r = 0; r < kRows; ++r)
         for (int c = 0; c < kVecs; ++c) acc[r][c] = set1(0.0f);
+    int seen_by_all = num_positions;
+    for (int r = 0; r < kRows; ++r) seen_by_all = t.limits[row + r] < seen_by_all ? t.limits[row + r] : seen_by_all;
     for (int start = 0; start < num_positions; start += kGroup) {
         const T* values = static_cast<const T*>(t.span->values[start / kGroup]) + column;
         const int end = num_positions - start < kGroup ? num_positions - start : kGroup;
         const float* weights = t.scores + row * kSpan + start;
-        for (int j = 0; j < end; ++j) {
+        int j = 0;
+        for (; j < end && start + j < seen_by_all; ++j) {
             V16 v[kVecs];
             for (int c = 0; c < kVecs; ++c) v[c] = load_kv(values + j * t.head_dim_padded + c * 16);
             for (int r = 0; r < kRows; ++r) {
@@ -87,6 +91,14 @@ static inline void weigh_values(const AttentionTile& t, int row, int column, int
                 for (int c = 0; c < kVecs; ++c) acc[r][c] = fma(w, v[c], acc[r][c]);
             }
         }
+        // The few positions that only some rows see. A weight of zero would not do: the value may be NaN.
+        for (; j < end; ++j)
+            for (int r = 0; r < kRows; ++r) {
+                if (start + j >= t.limits[row + r]) continue;
+                const V16 w = set1(weights[r * kSpan + j]);
+                for (int c = 0; c < kVecs; ++c)
+                    acc[r][c] = fma(w, load_kv(values + j * t.head_dim_padded + c * 16), acc[r][c]);
+            }
     }
     for (int r = 0; r < kRows; ++r)
         for (int c = 0; c < kVecs; ++c) store(t.values + (row + r) * t.head_dim_padded + column + c * 16, acc[r][c]);
