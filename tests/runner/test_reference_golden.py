@@ -1,6 +1,7 @@
 """A request's tokens and log-probabilities are bitwise the same, whatever happens around it."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,6 +153,21 @@ def test_request_with_logits_that_are_not_finite_fails_alone() -> None:
     output = scheduler.step({"bad": 3, "me": 37})
     assert output.failed == {"bad": "the model's logits are not finite"}
     assert traced(output, "me") == run_alone("fp32")[:1]
+
+
+def test_broken_token_does_not_reach_back_into_the_blocks_before_it(dtype: str) -> None:
+    """They may be shared with a request that never had it."""
+    unused = min(set(range(MODEL.vocab_size)) - set(PROMPT))
+    embedding = WEIGHTS["token_embedding"].dequantize().copy()
+    embedding[unused] = np.inf
+    spec = replace(tiny_spec(MODEL), tie_word_embeddings=False)
+    weights = {**WEIGHTS, "token_embedding": f32_tensor(embedding), "output": WEIGHTS["token_embedding"]}
+    config = small_config(dtype=dtype)
+    scheduler = HandScheduler(ReferenceRunner(spec, weights, config), config)
+    scheduler.seat("bad", [*PROMPT[:21], unused, *PROMPT[22:]])
+    assert set(scheduler.step({"bad": 37}).failed) == {"bad"}
+    scheduler.seat("me", PROMPT, params=SEEDED, seed=77, shared_block_ids=scheduler.block_ids["bad"][:5])
+    assert traced(scheduler.step({"me": 17}), "me") + decode(scheduler, STEPS - 1) == run_alone(dtype)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(["plain", "penalised", "biased", "seeded"])))

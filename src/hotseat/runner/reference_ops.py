@@ -124,7 +124,9 @@ def attention(
     weights = np.exp(scores - largest)
     total = np.zeros(grouped.shape[:-1], np.float32)
     output: Array = np.zeros_like(grouped)
-    for tile_weights, tile_values in zip(weights, v_tiles, strict=True):
+    for tile_weights, tile_values, is_hidden_tile in zip(weights, v_tiles, is_hidden, strict=True):
+        if not np.isfinite(tile_values).all():  # zero times NaN is NaN: a row must not even touch what it does not see
+            tile_values = np.where(is_hidden_tile[:, None, :, None], np.float32(0), tile_values)
         total += tile_weights.sum(axis=-1)
         output += np.matmul(tile_weights, tile_values)
     output /= total[..., None]
