@@ -25,6 +25,7 @@ __all__ = ["serve"]
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 60
+DATE_INTERVAL_S = 1.0
 LAST_WORDS_S = 1.0  # what clients get to read the end of their streams once everything was aborted
 MANY_FILES = 65_536
 
@@ -84,6 +85,12 @@ class _Server(uvicorn.Server):
             "; reachable from this machine only" if _is_loopback(self._listener) else "",
         )
 
+    async def main_loop(self) -> None:
+        """Serve until asked to go down. Uvicorn looks ten times a second whether it was; here it is told."""
+        while not await self.on_tick(0):  # sets the date header
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._shutdown.requested.wait(), DATE_INTERVAL_S)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take SIGTERM and SIGINT for as long as the server runs; both end it with exit code 0."""
@@ -106,6 +113,7 @@ class _Shutdown:
         self._flights = flights
         self._timeout_s = timeout_s
         self._deadline: asyncio.TimerHandle | None = None
+        self.requested = asyncio.Event()
 
     def advance(self) -> None:
         """Enter the next stage."""
@@ -117,6 +125,7 @@ class _Shutdown:
 
     def _drain(self) -> None:
         self._flights.refuses_new = True
+        self.requested.set()
         self._server.should_exit = True  # no new connections; open ones close after their response
         logger.info("Shutting down: %d requests get up to %g s to finish.", len(self._flights), self._timeout_s)
         loop = asyncio.get_running_loop()

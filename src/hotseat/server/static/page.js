@@ -53,7 +53,7 @@ function learnStep(step) {
     const wasPreempted = step.preempted.some((item) => item.id === taken.id);
     if (!wasPreempted || taken.step !== step.step) {
       const item = step.finished.find((one) => one.id === taken.id);
-      if (item) item.tokens = taken.end;
+      if (item) item.tokens = taken.end + 1; // with the one sampled last
       state.seats.delete(seat);
     }
   }
@@ -98,7 +98,7 @@ const shortId = (id) => {
   const index = sequence && sequence.includes("/") ? `/${sequence.split("/")[1]}` : "";
   return answer.replace(/^[a-z]+-/, "").slice(0, 6) + index;
 };
-const short = (value) => (value >= 100 ? number.format(Math.round(value)) : value.toFixed(value >= 10 ? 0 : 1));
+const short = (value) => (value === 0 || value >= 100 ? number.format(Math.round(value)) : value.toFixed(value >= 10 ? 0 : 1));
 
 function draw() {
   const { stats } = state;
@@ -214,11 +214,13 @@ function drawSteps() {
 const tokensOf = (step) => step.scheduled.reduce((sum, chunk) => sum + chunk.end - chunk.start, 0);
 
 function drawLists() {
-  const deferred = [...state.deferred].slice(-LIST_LENGTH).map(([id, { why }]) => [id, why, ""]);
-  fillList(element("deferred"), deferred, "nobody");
+  const held = [...state.deferred].slice(-LIST_LENGTH).map(([id, { why }]) => [shortId(id), why, "", id]);
+  const inTurn = state.stats.num_waiting - held.length;
+  const queue = inTurn > 0 ? [[number.format(inTurn), "wait for a seat", "", ""], ...held] : held;
+  fillList(element("queue"), queue, "nobody waits");
   const finished = state.finished.map(({ id, reason, tokens }) => {
-    const text = tokens ? `${reason} after ${number.format(tokens)} tokens` : reason;
-    return [id, text, reason];
+    const text = tokens ? `${reason}, ${number.format(tokens)} tokens in all` : reason;
+    return [shortId(id), text, reason, id];
   });
   fillList(element("finished"), finished, "nobody yet");
 }
@@ -230,11 +232,11 @@ function fillList(list, rows, none) {
   list.replaceChildren(...(rows.length ? rows.map(makeRow) : [makeNone(none)]));
 }
 
-function makeRow([id, text, kind]) {
+function makeRow([name, text, kind, title]) {
   const row = document.createElement("li");
   const code = document.createElement("code");
-  code.textContent = shortId(id);
-  code.title = id;
+  code.textContent = name;
+  code.title = title;
   const what = document.createElement("span");
   what.textContent = text;
   what.className = kind;
