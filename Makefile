@@ -22,6 +22,7 @@ BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
 .PHONY: help setup serve pull test check format native clean
+.PHONY: check-lint check-types check-imports check-native-format check-sizes
 .DELETE_ON_ERROR:
 
 help:
@@ -38,12 +39,22 @@ pull: $(BASE_STAMP)
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
-check: $(DEV_STAMP)
+check: check-lint check-types check-imports check-native-format check-sizes
+
+check-lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check-types: $(DEV_STAMP)
 	$(BIN)/mypy
+
+check-imports: $(DEV_STAMP)
 	PYTHONPATH=src $(BIN)/lint-imports
+
+check-native-format: $(DEV_STAMP)
 	$(BIN)/python tools/clang_format.py --check
+
+check-sizes: $(DEV_STAMP)
 	$(BIN)/python tools/size_table.py
 
 format: $(DEV_STAMP)

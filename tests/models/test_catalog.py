@@ -158,7 +158,9 @@ def test_the_cache_directory_follows_the_environment(monkeypatch):
     assert default_cache_dir({}) == Path("/home/someone/.cache/hotseat")
     assert default_cache_dir({"XDG_CACHE_HOME": "/var/cache"}) == Path("/var/cache/hotseat")
     assert default_cache_dir({"XDG_CACHE_HOME": "relative"}) == Path("/home/someone/.cache/hotseat")
-    assert default_cache_dir({"HOTSEAT_CACHE_DIR": "~/own", "XDG_CACHE_HOME": "/var/cache"}) == Path("/home/someone/own")
+    assert default_cache_dir({"HOTSEAT_CACHE_DIR": "~/own", "XDG_CACHE_HOME": "/var/cache"}) == Path(
+        "/home/someone/own"
+    )
 
 
 @pytest.mark.model
