@@ -48,6 +48,16 @@ def expected_output(prompt: Sequence[int], length: int) -> list[int]:
     return output
 
 
+class LightRunner:
+    """Executes batches without a cache; for long prompts, where only the order of things matters."""
+
+    def execute(self, batch: Batch) -> StepOutput:
+        return StepOutput(sampled=[SampledToken(chunk.request_id, 1) for chunk in batch.chunks if chunk.samples])
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
 class FakeRunner:
     """Executes batches on a simulated KV cache, and checks that they keep the contract."""
 

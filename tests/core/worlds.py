@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fake_runner import FakeRunner
-
+from core.fake_runner import FakeRunner, LightRunner, expected_output
 from hotseat.core.batch import Batch, RequestUpdate
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.policy import Policy
@@ -22,11 +21,13 @@ def make_config(**options: Any) -> SchedulerConfig:
 class World:
     """Runs steps one at a time; each takes a second of its own clock."""
 
-    def __init__(self, policy: Policy | None = None, **options: Any) -> None:
+    def __init__(self, policy: Policy | None = None, *, is_light: bool = False, **options: Any) -> None:
         self.config = make_config(**options)
         self.scheduler = Scheduler(self.config, policy)
         self.runner = FakeRunner(self.config.num_kv_blocks, self.config.block_size)
+        self.is_light = is_light
         self.now = 0.0
+        self.requests: dict[str, Request] = {}
         self.outputs: dict[str, list[int]] = {}
         self.ends: dict[str, FinishReason] = {}
         self.updates: dict[str, list[RequestUpdate]] = {}
@@ -50,6 +51,7 @@ class World:
             **({"arrived_at": self.now} | own),
         )
         self.scheduler.add(request, self.now)
+        self.requests[request.id] = request
         self.outputs[request.id] = []
         self.updates[request.id] = []
         return request
@@ -58,7 +60,7 @@ class World:
         """Run one step and check all books before and after it."""
         batch = self.scheduler.schedule(self.now)
         self.scheduler.check_invariants()
-        output = self.runner.execute(batch)
+        output = (LightRunner() if self.is_light else self.runner).execute(batch)
         self.now += 1.0
         updates = self.scheduler.update(batch, output, self.now)
         self.scheduler.check_invariants()
@@ -86,6 +88,11 @@ class World:
             batch = self.step()
             assert batch.chunks or batch.ended, "a step with work outstanding did nothing"
         raise AssertionError("this does not end")
+
+    def assert_answers_are_right(self) -> None:
+        """Assert that every output is what its request gets when it is alone."""
+        for request_id, output in self.outputs.items():
+            assert output == expected_output(self.requests[request_id].prompt_token_ids, len(output)), request_id
 
     def sizes(self, batch: Batch) -> dict[str, int]:
         """Return how many tokens a batch computes of each request."""

@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 *Admission reserves by allocating.* A request that sits down gets the blocks of its whole present sequence at once, so
 two long prompts can never be let in together and preempt each other later. It must leave ``headroom`` blocks free: a
-watermark, and when it resumes after a preemption one more for each running request, so that it is not thrown
-out again in the next step. With nobody running there is no headroom to leave.
+watermark, and when it resumes after a preemption, or passes somebody who waits to resume, one more for each running
+request, so that the next step does not preempt again. With nobody running there is no headroom to leave.
 
 *A request that does not fit is passed.* It is set aside for the rest of the step and the next one is looked at; after
 ``LOOKAHEAD`` of about the same length the lane is closed. Everybody who is admitted although somebody ahead does not
@@ -71,6 +71,7 @@ class Admission:
         self._limits = limits
         self._clock = clock
         self._blocked: dict[RequestId, Request] = {}  # did not fit when they were last looked at
+        self._preempted: dict[RequestId, Request] = {}  # wait to resume
         self._following: dict[RequestId, Request] = {}  # wait for a prefix that another computes
         self._earmarked: Request | None = None
         self._has_news = True  # something changed since the last look
@@ -90,6 +91,7 @@ class Admission:
         self._clock.stop(wait, now)
         wait.reason, wait.leader, wait.needs_blocks = "", None, 0
         self._following.pop(request.id, None)
+        self._preempted.pop(request.id, None)
         if self._blocked.pop(request.id, None) is not None:
             self._find_earmarked()
             self._has_news = True
@@ -106,10 +108,11 @@ class Admission:
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         victim.wait.preempted_by.append(cause)
-        if victim.prompt_logprobs is not None:
-            victim.prompt_logprobs = []
+        if victim.gathered_logprobs is not None:
+            victim.gathered_logprobs = []
         self.join(victim, plan.now)
         self.num_preemptions += 1
+        self._preempted[victim.id] = victim
         plan.grown.pop(victim.id, None)
         plan.victims.append(victim)
         plan.batch.released_ids.append(victim.id)
@@ -184,7 +187,7 @@ class Admission:
 
     def check_invariants(self) -> None:
         """Assert that whoever is noted as waiting for something of its own is waiting."""
-        for request in (*self._blocked.values(), *self._following.values()):
+        for request in (*self._blocked.values(), *self._following.values(), *self._preempted.values()):
             assert request.status is RequestStatus.WAITING, f"{request.id} is {request.status.value} and held back"
         for request in self._following.values():
             leader = request.wait.leader
@@ -229,7 +232,11 @@ class Admission:
         num_running = len(self._running)
         if not num_running:
             return 0
-        return self._config.watermark_blocks + (num_running if request.num_preemptions else 0)
+        is_pressed = bool(request.num_preemptions)
+        if self._preempted and not is_pressed:
+            rank = self._waiting.rank
+            is_pressed = rank(request) > min(map(rank, self._preempted.values()))
+        return self._config.watermark_blocks + (num_running if is_pressed else 0)
 
     def _count_blocks(self, request: Request, match: Match) -> tuple[int, int]:
         """Return how many blocks to allocate, and how many free ones that takes: hits may be free blocks, too."""

@@ -87,8 +87,13 @@ def explain_waiting(
     """Explain a request that holds no seat."""
     wait = request.wait
     held_up = f"the queue waits for: {clock.reason}"
-    reason = wait.reason or (f"policy: {num_ahead} ahead; {held_up}" if num_ahead else f"first in the queue; {held_up}")
     needs_blocks = wait.needs_blocks or None
+    if wait.leader is not None:
+        reason = wait.reason
+    elif needs_blocks:
+        reason = f"blocks: needs {needs_blocks}, {blocks_free} free; {held_up}"
+    else:
+        reason = f"policy: {num_ahead} ahead; {held_up}" if num_ahead else f"first in the queue; {held_up}"
     return _explanation(request, reason, num_ahead, needs_blocks, blocks_free, num_free_seats, clock.spent(wait, now))
 
 

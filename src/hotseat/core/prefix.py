@@ -41,7 +41,7 @@ class PrefixCache:
 
     def match(self, request: Request) -> Match:
         """Return the blocks that hold the beginning of ``request``, and who computes what comes after them."""
-        if not self._is_enabled or request.prompt_logprobs is not None:
+        if not self._is_enabled or request.gathered_logprobs is not None:
             return Match([])  # prompt log-probabilities need every row to be computed
         blocks: list[Block] = []
         parent: int | str = request.cache_salt
@@ -92,10 +92,13 @@ class PrefixCache:
 
     def check_invariants(self, running: RunningSet) -> None:
         """Assert that only running requests claim, and only what they have not computed."""
+        open_uids = {
+            request.id: {content.uid for content in request.contents[request.num_computed_tokens // self._block_size :]}
+            for request in running.requests.values()
+        }
         for content, request in self._claims.values():
             assert running.requests.get(request.id) is request, f"{request.id} has a claim and no seat"
-            index = request.contents.index(content)
-            assert index >= request.num_computed_tokens // self._block_size, f"{request.id} claims what it has computed"
+            assert content.uid in open_uids[request.id], f"{request.id} claims what it has computed"
 
     def _follow_claims(
         self, slices: list[tuple[int, ...]], num_hits: int, parent: int | str

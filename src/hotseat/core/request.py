@@ -114,9 +114,7 @@ class Request:
     contents: list[Content] = field(default_factory=list, repr=False)  # of its full blocks, known so far
     slices: list[tuple[int, ...]] = field(default_factory=list, repr=False)  # its tokens, cut into full blocks
     followers: list[tuple[int, Request]] = field(default_factory=list, repr=False)  # wait until so many are computed
-    prompt_logprobs: list[Any] | None = field(
-        default=None, repr=False
-    )  # gathered over chunks; None: not wanted, or sent
+    gathered_logprobs: list[Any] | None = field(default=None, repr=False)  # of the prompt; None: unwanted, or sent
     wait: Wait = field(default_factory=Wait, repr=False)
 
     @property

@@ -82,8 +82,8 @@ class Results:
                 continue  # ended since schedule, or failed
             request.num_computed_tokens = chunk.end
             self._admission.call_back(self._admission.cache.computed(request, chunk.start), now)
-            if request.prompt_logprobs is not None:
-                request.prompt_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
+            if request.gathered_logprobs is not None:
+                request.gathered_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
             if chunk.samples:
                 updates.append(self._take_first_token(request, tokens[chunk.request_id], now))
 
@@ -92,10 +92,10 @@ class Results:
         update = RequestUpdate(
             request_id=request.id,
             new_token_ids=[],
-            prompt_logprobs=request.prompt_logprobs,
+            prompt_logprobs=request.gathered_logprobs,
             num_cached_tokens=request.num_cached_tokens,
         )
-        request.prompt_logprobs = None
+        request.gathered_logprobs = None
         if request.params.max_tokens == 0:
             self._end(request, FinishReason.LENGTH, now)
             update.finish_reason = FinishReason.LENGTH

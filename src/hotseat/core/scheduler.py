@@ -105,7 +105,7 @@ class Scheduler:
         request.end_at = max_len if params.max_tokens is None else min(max_len, num_prompt + params.max_tokens)
         eos = frozenset() if params.ignore_eos else request.eos_token_ids
         request.ends_on = eos.union(params.stop_token_ids)
-        request.prompt_logprobs = None if params.prompt_logprobs is None else []
+        request.gathered_logprobs = None if params.prompt_logprobs is None else []
         self._requests[request.id] = request
         self._limits.joined(request)
         self._admission.gate.is_flushing = False

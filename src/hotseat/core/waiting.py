@@ -21,7 +21,7 @@ from hotseat.core.request import Request
 
 __all__ = ["Rank", "WaitingQueue"]
 
-Rank: TypeAlias = tuple[float, Key, int]  # group key, key, serial: the order of everything
+Rank: TypeAlias = tuple[float, str, Key, int]  # group key, group, key, serial: the order of everything
 
 
 class _Ticket:
@@ -142,7 +142,7 @@ class WaitingQueue:
     def rank(self, request: Request) -> Rank:
         """Return the place of any request, waiting or running, in the order of all."""
         wait = request.wait
-        return (self._grouping.group_key(wait.group) if self._grouping else 0.0, wait.key, request.serial)
+        return (self._grouping.group_key(wait.group) if self._grouping else 0.0, wait.group, wait.key, request.serial)
 
     def join(self, request: Request, now: float) -> None:
         """Take in a request that arrived or was preempted."""
