@@ -22,6 +22,8 @@ from hotseat.errors import ConfigError, HotseatError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hotseat.core.config import SchedulerConfig
+    from hotseat.core.policy import Policy
     from hotseat.core.request import SamplingParams
     from hotseat.llm import LLM
 
@@ -87,7 +89,9 @@ def _commands() -> dict[str, Command]:
         "pull": Command(help="fetch a model, so that later starts need no network", run=_pull),
         "generate": Command(help="complete a text", run=_generate),
         "chat": Command(help="talk to a model in the terminal", run=_chat),
+        "simulate": Command(help="run the scheduler on a file of requests, without a model", run=_simulate),
         "bench serve": Command(help="measure a server under load", run=_bench_serve),
+        "bench scheduler": Command(help="measure what the scheduler costs", run=_bench_scheduler),
     }
 
 
@@ -160,6 +164,39 @@ def _bench_serve(words: list[str]) -> int:
         "bench serve", "Measure an OpenAI-compatible server under load.", known, words, prefix="HOTSEAT_BENCH_"
     )
     return run(options.build(BenchConfig, values), command=shlex.join(["hotseat", "bench", "serve", *words]))
+
+
+def _simulate(words: list[str]) -> int:
+    from hotseat.core.config import SchedulerConfig
+    from hotseat.sim.command import scheduler_config, simulate
+    from hotseat.sim.config import SimulateOptions
+
+    known = options.collect(("simulation", SimulateOptions), ("scheduler", SchedulerConfig))
+    values = _read("simulate", "Run the scheduler on a file of requests.", known, words, positional="requests")
+    chosen = options.build(SimulateOptions, values)
+    command = shlex.join(["hotseat", "simulate", *words])
+    return simulate(chosen, scheduler_config(chosen, values), _make_policy, command=command)
+
+
+def _make_policy(config: SchedulerConfig) -> Policy | None:
+    if ":" not in config.scheduling_policy:
+        return None  # built in: there is no need to import all that `build` does
+    from hotseat import build
+
+    return build.make_policy(config)
+
+
+def _bench_scheduler(words: list[str]) -> int:
+    from dataclasses import asdict
+
+    from hotseat.bench.report import describe_machine
+    from hotseat.sim.config import SchedulerBenchOptions
+    from hotseat.sim.scheduler_bench import run
+
+    known = options.collect(("benchmark", SchedulerBenchOptions))
+    values = _read("bench scheduler", "Measure what the scheduler costs.", known, words, prefix="HOTSEAT_BENCH_")
+    command = shlex.join(["hotseat", "bench", "scheduler", *words])
+    return run(options.build(SchedulerBenchOptions, values), command=command, machine=asdict(describe_machine()))
 
 
 # Options of single commands
