@@ -137,7 +137,7 @@ def test_each_request_leaves_one_line_in_the_log(server: FakeServer, caplog: pyt
         server.get("/no%0Awhere")
     completed, missing = [record.getMessage() for record in caplog.records]
     assert completed.startswith("POST /v1/completions 200 ")
-    assert f"{answer['id']} completed prompt=13 cached=0 output=8" in completed
+    assert f" {answer['id']} completed prompt=13 cached=0 output=8" in completed
     assert missing.startswith("GET /no\\nwhere 404 ")
 
 

@@ -11,10 +11,6 @@ import pytest
 from hotseat.server import ServerConfig
 from server.fakes import FakeServer, chat, completion
 
-DEEP: Any = []
-for _ in range(100):
-    DEEP = [DEEP]
-
 BAD_COMPLETIONS: list[tuple[str, dict[str, Any]]] = [
     ("prompt", {"prompt": ""}),
     ("prompt", {"prompt": []}),
@@ -138,6 +134,24 @@ def test_what_is_no_good_json_gets_400(server: FakeServer, body: bytes) -> None:
     assert reply.status == 400, reply.body
     assert reply.error["type"] == "BadRequestError"
     assert server.post("/v1/completions", completion()).status == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": ["x"] * 500_000},
+        {"prompt": [1] * 500_000 + ["x"]},
+        {"prompt": ["x", 1] * 250_000},
+        {"prompt": [[]] * 500_000},
+        {"stop": [1] * 500_000},
+        {"logit_bias": {str(token_id): None for token_id in range(200_000)}},
+    ],
+)
+def test_a_large_mistake_is_refused_in_little_time(server: FakeServer, fields: dict[str, Any]) -> None:
+    """Others are served by the same event loop: one complaint is made, not one for each item."""
+    reply = server.post("/v1/completions", completion(**fields))
+    assert reply.status == 400
+    assert len(reply.error["message"]) < 1000
 
 
 def test_a_lone_surrogate_in_a_message_gets_400(server: FakeServer) -> None:

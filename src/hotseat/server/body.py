@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from hotseat.server.schema import JsonBody
 __all__ = ["read_json", "too_large"]
 
 MAX_DEPTH = 64
+MAX_INLINE_BYTES = 64 * 1024  # larger bodies are parsed in a thread, beside the streams of others
 
 Body = TypeVar("Body", bound=JsonBody)
 
@@ -25,13 +27,10 @@ async def read_json(request: Request, model: type[Body], max_bytes: int) -> Body
         ApiError: 400 when it is no JSON or has the wrong shape, 413 when it is too large.
     """
     _check_content_type(request)
-    value = _decode(await _read(request, max_bytes))
-    if not isinstance(value, dict):
-        raise ApiError(400, "The body must be a JSON object.")
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise validation_error(error) from None
+    data = await _read(request, max_bytes)
+    if len(data) <= MAX_INLINE_BYTES:
+        return _parse(data, model)
+    return await asyncio.to_thread(_parse, data, model)
 
 
 def too_large(max_bytes: int) -> ApiError:
@@ -57,6 +56,16 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
+def _parse(data: bytes, model: type[Body]) -> Body:
+    value = _decode(data)
+    if not isinstance(value, dict):
+        raise ApiError(400, "The body must be a JSON object.")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise validation_error(error) from None
+
+
 def _decode(data: bytes) -> Any:
     try:
         value = msgspec.json.decode(data)
@@ -67,7 +76,8 @@ def _decode(data: bytes) -> Any:
         raise ApiError(400, f"The body is not valid JSON: {error}") from None
     except ValueError as error:  # an integer of thousands of digits
         raise ApiError(400, f"The body is not valid JSON: {error}") from None
-    _check_depth(value)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+        _check_depth(value)
     return value
 
 

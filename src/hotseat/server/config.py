@@ -34,7 +34,7 @@ class ServerConfig:
         default=(), metadata={"help": "web origins whose pages may call the API (CORS); `*` is any; none by default"}
     )
     max_request_bytes: int = field(
-        default=32 * 1024 * 1024, metadata={"help": "largest request body; a larger one is refused with 413"}
+        default=8 * 1024 * 1024, metadata={"help": "largest request body; a larger one is refused with 413"}
     )
     sse_keep_alive_interval_s: float = field(
         default=15.0, metadata={"help": "send a comment on a stream that was silent for so many seconds; 0 is never"}

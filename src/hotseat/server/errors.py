@@ -21,6 +21,7 @@ RETRY_AFTER_S = 1
 MAX_SHOWN_ERRORS = 10
 MAX_SHOWN_CHARACTERS = 300
 
+_UNION_MEMBERS = frozenset({"str", "int", "float", "bool", "list", "dict", "text", "ids", "texts", "lists"})
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -127,8 +128,7 @@ def validation_error(error: ValidationError) -> ApiError:
 def _field_path(location: tuple[int | str, ...]) -> str:
     """Return ``messages.0.content``; pydantic's names of union members are no part of it."""
     parts = [str(part) for part in location if isinstance(part, int) or part.isidentifier()]
-    known_types = {"str", "int", "float", "bool", "list", "dict"}
-    return ".".join(part for i, part in enumerate(parts) if i == 0 or part not in known_types)
+    return ".".join(part for i, part in enumerate(parts) if i == 0 or part not in _UNION_MEMBERS)
 
 
 def _shown(value: Any) -> str:

@@ -141,7 +141,8 @@ class GenerationResponse(Response):
         usage = self._writer.tally.usage()
         tokens = f"prompt={usage.prompt_tokens} cached={usage.cached_tokens} output={usage.completion_tokens}"
         first = "" if self._first_at is None else f" ttft={(self._first_at - self._began_at) * 1e3:.1f}ms"
-        self._note.summary = f"{self._answer.id} {outcome} {tokens}{first}"
+        name = f"{self._answer.id} " if self._note.has_own_id else ""  # else it is the request's id
+        self._note.summary = f"{name}{outcome} {tokens}{first}"
 
 
 async def _until_disconnect(receive: Receive) -> None:

@@ -6,9 +6,19 @@ that cannot be honoured are refused in ``unsupported``, and fields nobody knows 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    Tag,
+)
 
 __all__ = [
     "AbortRequest",
@@ -24,11 +34,40 @@ __all__ = [
 
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 16_384
+MAX_BIASES = 16_384
+
+Item = TypeVar("Item")
+# One wrong item is enough to know: a list of a million would else bring a million complaints.
+Many = Annotated[list[Item], Field(fail_fast=True)]
 
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
-TokenIds = list[TokenId]
-Prompt = StrictStr | TokenIds | Annotated[list[StrictStr], Field(max_length=MAX_PROMPTS)] | list[TokenIds]
+TokenIds = Many[TokenId]
 Count = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+
+
+def _check_size(value: object) -> object:
+    """Refuse a large object before each of its values is looked at."""
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise ValueError(f"at most {MAX_BIASES} entries are taken, not {len(value)}")
+    return value
+
+
+def _kind_of_prompt(value: object) -> str:
+    """Tell by the first item which kind of prompt is meant."""
+    if not isinstance(value, list):
+        return "text"
+    if value and isinstance(value[0], str):
+        return "texts"
+    return "lists" if value and isinstance(value[0], list) else "ids"
+
+
+Prompt = Annotated[
+    Annotated[StrictStr, Tag("text")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[Many[StrictStr], Field(max_length=MAX_PROMPTS), Tag("texts")]
+    | Annotated[Many[TokenIds], Field(max_length=MAX_PROMPTS), Tag("lists")],
+    Discriminator(_kind_of_prompt),
+]
 
 
 class JsonBody(BaseModel):
@@ -58,7 +97,7 @@ class GenerationRequest(JsonBody):
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
     max_tokens: Count | None = None
     min_tokens: Count | None = None
-    stop: StrictStr | list[StrictStr] | None = None
+    stop: StrictStr | Many[StrictStr] | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: StrictBool | None = None
     include_stop_str_in_output: StrictBool | None = None
@@ -66,7 +105,7 @@ class GenerationRequest(JsonBody):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[StrictStr, float] | None = None
+    logit_bias: Annotated[dict[StrictStr, float] | None, BeforeValidator(_check_size)] = None
     allowed_token_ids: TokenIds | None = None
     prompt_logprobs: StrictInt | None = None
 
@@ -88,21 +127,21 @@ class CompletionRequest(GenerationRequest):
 
 class ChatMessage(JsonBody):
     role: Annotated[StrictStr, Field(min_length=1)]
-    content: StrictStr | list[dict[str, Any] | StrictStr] | None = None
+    content: StrictStr | Many[dict[str, Any] | StrictStr] | None = None
     name: StrictStr | None = None
 
 
 class ChatCompletionRequest(GenerationRequest):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[Many[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: StrictBool | None = False
     top_logprobs: StrictInt | None = None
     max_completion_tokens: Count | None = None
     add_generation_prompt: StrictBool | None = True
     continue_final_message: StrictBool | None = False
-    documents: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    documents: Many[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     reasoning_effort: StrictStr | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -113,11 +152,11 @@ class TokenizeRequest(JsonBody):
 
     model: StrictStr | None = None
     prompt: StrictStr | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    messages: Annotated[Many[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
     add_special_tokens: StrictBool | None = None
     add_generation_prompt: StrictBool | None = True
     continue_final_message: StrictBool | None = False
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: StrictBool | None = False
 
@@ -132,4 +171,4 @@ class DetokenizeRequest(JsonBody):
 class AbortRequest(JsonBody):
     """Body of ``POST /abort_requests``: ids as they stand in responses; they must match exactly."""
 
-    request_ids: Annotated[list[StrictStr], Field(min_length=1, max_length=65_536)]
+    request_ids: Annotated[Many[StrictStr], Field(min_length=1, max_length=65_536)]
