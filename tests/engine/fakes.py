@@ -57,7 +57,7 @@ class FakeRunner:
         """Hold no more."""
         turns, self._turns = self._turns, None
         if turns is not None:
-            turns.release(1_000_000)
+            turns.release(10_000)
 
     def execute(self, batch: Batch) -> StepOutput:
         turns = self._turns

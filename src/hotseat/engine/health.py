@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from hotseat.engine.ports import Clock
 
 __all__ = ["Health", "Pulse"]
+
+logger = logging.getLogger(__name__)
 
 MAX_FAILURES_IN_A_ROW = 3
 
@@ -32,6 +35,7 @@ class Pulse:
         self._waiting_since: float | None = None  # the last progress while work is outstanding; None when idle
         self._num_failures = 0  # steps that failed since one succeeded
         self._last_failure = ""
+        self._was_red = False
 
     def start_work(self) -> None:
         """Work is outstanding; begins to count unless it counts already."""
@@ -51,13 +55,15 @@ class Pulse:
             self._waiting_since = self._clock.now()
 
     def read(self) -> Health:
-        """Judge; cheap enough for every probe."""
+        """Judge, and log the reason when health turns red; cheap enough for every probe."""
         since = self._waiting_since
         stalled_for_s = 0.0 if since is None else max(0.0, self._clock.now() - since)
+        reason = None
         if stalled_for_s >= self._stall_timeout_s:
             reason = f"requests are outstanding and no step made progress for {stalled_for_s:.1f} s"
-            return Health(alive=False, stalled_for_s=stalled_for_s, reason=reason)
-        if self._num_failures >= MAX_FAILURES_IN_A_ROW:
+        elif self._num_failures >= MAX_FAILURES_IN_A_ROW:
             reason = f"the last {self._num_failures} steps failed: {self._last_failure}"
-            return Health(alive=False, stalled_for_s=stalled_for_s, reason=reason)
-        return Health(alive=True, stalled_for_s=stalled_for_s)
+        if reason is not None and not self._was_red:
+            logger.error("health turns red: %s", reason)
+        self._was_red = reason is not None
+        return Health(alive=reason is None, stalled_for_s=stalled_for_s, reason=reason)

@@ -51,7 +51,9 @@ class StepLoop:
         self._before_update = before_update
         self._requests: dict[RequestId, Request] = {}  # accepted and not ended
         self._ended: list[tuple[RequestId, FinishReason]] = []  # since the last record, outside of update
-        self._unheard_releases: list[RequestId] = []  # released in a batch that the runner failed to take
+        self._num_failures_in_a_row = 0
+        self._seated_ids: set[RequestId] = set()  # what the runner may hold
+        self._unheard_releases: list[RequestId] = []  # for the next batch: the runner may not have heard of them
 
     @property
     def has_work(self) -> bool:
@@ -155,6 +157,7 @@ class StepLoop:
 
         Ask ``is_sound`` before the next step.
         """
+        self._unheard_releases = list(self._seated_ids)  # the scheduler's own list may have been lost with a batch
         return [self._fail(request_id, message) for request_id in self.request_ids]
 
     def is_sound(self) -> bool:
@@ -187,15 +190,29 @@ class StepLoop:
         try:
             output = self._runner.execute(batch)
         except Exception as error:
-            self.failure = f"the runner failed: {type(error).__name__}: {error}"
-            self._unheard_releases = batch.released_ids
-            logger.exception("step %d failed; its %d requests end with an error", batch.step, len(batch.chunks))
-            return _all_failed(batch, self.failure)
+            return self._failed_output(batch, error)
         except BaseException:  # Ctrl-C in a caller that runs inline: leave nothing half done
             self._unheard_releases = batch.released_ids
             self._scheduler.update(batch, _all_failed(batch, "interrupted"), self.clock.now())
             raise
+        self._num_failures_in_a_row = 0
+        self._seated_ids.difference_update(batch.released_ids)
+        self._seated_ids.update([seating.request_id for seating in batch.seated])
         return output
+
+    def _failed_output(self, batch: Batch, error: Exception) -> StepOutput:
+        self.failure = f"the runner failed: {type(error).__name__}: {error}"
+        self._num_failures_in_a_row += 1
+        self._seated_ids.update([seating.request_id for seating in batch.seated])
+        self._unheard_releases = batch.released_ids
+        logger.error(
+            "step %d failed; its %d requests end with an error: %s",
+            batch.step,
+            len(batch.chunks),
+            self.failure,
+            exc_info=error if self._num_failures_in_a_row == 1 else None,  # one traceback is enough
+        )
+        return _all_failed(batch, self.failure)
 
     def _report(self, batch: Batch, updates: list[RequestUpdate], start_s: float, now: float) -> None:
         """Write the step's record and tell the sinks."""

@@ -61,35 +61,32 @@ class Worker:
 
     def run(self) -> None:
         """Work until told to stop or broken; on return every request has ended and the runner is closed."""
-        try:
-            while self._turn():
-                pass
-        except Exception as error:
-            logger.exception("the engine thread died")
-            self._inbox.close(f"the engine died: {type(error).__name__}: {error}")
-        finally:
-            self._wind_up()
+        goes_on = True
+        while goes_on and not self._is_broken:
+            try:
+                goes_on = self._turn()
+            except Exception as error:
+                self._recover(error)
+        self._wind_up()
 
     def _turn(self) -> bool:
         """Apply what was sent and run one step; sleeps when there is nothing to do. False when it is time to go."""
-        self._apply_commands(wait_s=0.0 if self._loop.has_work else None)
+        # Told to stop after this look, it is woken: ask_to_stop comes before the inbox is closed, which wakes.
+        is_idle = not self._loop.has_work and self._stop_at is None
+        self._apply_commands(wait_s=None if is_idle else 0.0)
         has_work = self._loop.has_work
         if self._stop_at is not None and (not has_work or self._clock.now() >= self._stop_at):
             return False
         if has_work:
             self._step()
-        return not self._is_broken
+        return True
 
     def _step(self) -> None:
-        try:
-            updates, failure = self._loop.step(), self._loop.failure
-        except Exception as error:
-            failure = f"the scheduler failed: {type(error).__name__}: {error}"
-            logger.exception("the scheduler failed; every request ends with an error")
-            updates = self._fail_all(failure)
-        self._pulse.note_step(failure, has_progressed=self._loop.has_progressed, has_work=self._loop.has_work)
+        updates = self._loop.step()
+        has_work, has_progressed = self._loop.has_work, self._loop.has_progressed
+        self._pulse.note_step(self._loop.failure, has_progressed=has_progressed, has_work=has_work)
         self._publish(updates)
-        if self._loop.has_work and not self._loop.has_progressed:
+        if has_work and not has_progressed:
             self._wait_for_a_change()
 
     def _wait_for_a_change(self) -> None:
@@ -97,12 +94,16 @@ class Worker:
         wait_s = MAX_FRUITLESS_WAIT_S if next_event_at is None else next_event_at - self._clock.now()
         self._apply_commands(wait_s=min(max(wait_s, 0.0), MAX_FRUITLESS_WAIT_S))
 
-    def _fail_all(self, reason: str) -> list[RequestUpdate]:
+    def _recover(self, error: Exception) -> None:
+        """Answer every client after a bug; go on if it came with a request and the scheduler, now empty, is sound."""
+        reason = f"the scheduler failed: {type(error).__name__}: {error}"
+        logger.error("%s; every request ends with an error", reason, exc_info=error)
         updates = self._loop.fail_all(reason)
-        if not self._loop.is_sound():
+        if not updates or not self._loop.is_sound():
             self._is_broken = True
             self._inbox.close(reason)
-        return updates
+        self._pulse.note_step(reason, has_progressed=False, has_work=False)
+        self._publish(updates)
 
     def _publish(self, updates: Sequence[RequestUpdate]) -> None:
         """Send news to the streams. Whoever acts on them finds ``stats`` and health as they are after the step."""
@@ -172,16 +173,13 @@ class Worker:
         """End what is left, answer what was sent too late, close the runner."""
         self._inbox.close("the engine is stopped")
         try:
-            self._apply_commands(wait_s=0.0)
             self.abort_all(self._loop.request_ids)
             if self._loop.has_work and not self._is_broken:
-                self._loop.step()  # passes the news of the aborts on to the sinks
-            self._loop.close()
+                self._loop.step()  # passes the news of the aborts on to runner and sinks
         except Exception as error:
-            logger.exception("the engine thread could not wind up")
-            reason = f"the engine died: {type(error).__name__}: {error}"
-            self._publish([_failed(request_id, reason) for request_id in list(self._mailboxes)])
-
-
-def _failed(request_id: RequestId, reason: str) -> RequestUpdate:
-    return RequestUpdate(request_id=request_id, new_token_ids=[], finish_reason=FinishReason.ERROR, error=reason)
+            self._recover(error)
+        self._apply_commands(wait_s=0.0)  # admissions are refused, ends concern nobody any more
+        try:
+            self._loop.close()
+        except Exception:
+            logger.exception("the runner could not be closed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -38,6 +39,12 @@ class RequestOptions:
     tenant: str = ""
     deadline_ms: float | None = None  # from arrival to the first token
     cache_salt: str = ""
+
+    def __post_init__(self) -> None:
+        if self.deadline_ms is not None and not 0 < self.deadline_ms < math.inf:
+            raise InvalidRequestError(
+                f"deadline_ms must be a positive number, not {self.deadline_ms!r}", param="deadline_ms"
+            )
 
 
 class RequestFactory:
@@ -77,7 +84,7 @@ class RequestFactory:
         """
         self._check_ids(prompt_ids, "prompt")
         self._check_params(params)
-        max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens)
+        max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens, params.min_tokens)
         serial = next(self._serial)
         ids = [f"{request_id}.{serial}"] if params.n == 1 else [f"{request_id}.{serial}/{i}" for i in range(params.n)]
         deadline_at = None if options.deadline_ms is None else arrived_at + options.deadline_ms / 1000
@@ -124,7 +131,7 @@ class RequestFactory:
         if params.allowed_token_ids is not None:
             self._check_range(params.allowed_token_ids, "allowed_token_ids")
 
-    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
+    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None, min_tokens: int) -> int:
         """Return how many tokens the sequence may get, checked against the model's context."""
         limit = self._max_model_len
         if num_prompt_tokens + (max_tokens != 0) > limit:
@@ -135,7 +142,7 @@ class RequestFactory:
             )
         room = limit - num_prompt_tokens
         if max_tokens is None:
-            return room if self._default_max_tokens is None else min(room, self._default_max_tokens)
+            return room if self._default_max_tokens is None else min(room, max(self._default_max_tokens, min_tokens))
         if max_tokens > room:
             raise InvalidRequestError(
                 f"this model's maximum context length (max_model_len) is {limit} tokens, but "
