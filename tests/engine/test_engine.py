@@ -477,6 +477,19 @@ def test_explain_stats_and_records_answer_while_a_request_runs() -> None:
         asyncio.run(scenario(started))
 
 
+def test_batching_mode_that_waits_for_company_starts_without_it_in_time() -> None:
+    async def scenario(started: StartedEngine) -> None:
+        request = make_request("alone", max_tokens=3)
+        request.arrived_at = started.engine.clock.now()
+        tokens, _ = await read(started.engine, request)
+        assert tokens == expected_tokens(request)
+
+    with StartedEngine(make_scheduler(batching="dynamic", max_delay_ms=20.0)) as started:
+        asyncio.run(scenario(started))
+    num_fruitless = sum(1 for record in started.witness.records if not record.chunks)
+    assert num_fruitless <= 5, "it sleeps until the delay is over"
+
+
 def test_idle_engine_sleeps() -> None:
     """Between requests the thread runs no step and takes no turn: it waits in the queue."""
 

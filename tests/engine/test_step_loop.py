@@ -215,6 +215,23 @@ def test_sink_that_raises_hurts_nobody_and_is_told_no_more(caplog: pytest.LogCap
     assert caplog.text.count("Traceback") == 1
 
 
+@pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
+def test_run_does_not_wait_for_requests_that_will_never_come(batching: str) -> None:
+    witness = Witness()
+    loop = make_loop(make_scheduler(batching=batching, batch_size=4, max_num_queued_reqs=2), FakeRunner(), witness)
+    for _ in loop.run(make_request(f"r{i}", max_tokens=2) for i in range(7)):
+        pass
+    assert witness.ends == {f"r{i}": "length" for i in range(7)}
+
+
+def test_repeated_failures_leave_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    loop = make_loop(make_scheduler(max_num_seqs=1), FakeRunner(lambda batch: OSError("gone")), Witness())
+    for _ in loop.run([make_request(f"r{i}") for i in range(5)]):
+        pass
+    assert caplog.text.count("Traceback") == 1
+    assert caplog.text.count("gone") >= 5
+
+
 def test_close_aborts_and_closes_the_runner() -> None:
     runner, witness = FakeRunner(), Witness()
     loop = make_loop(make_scheduler(), runner, witness)

@@ -348,6 +348,22 @@ def test_long_prompts_are_tokenized_off_the_event_loop_and_short_ones_on_it() ->
     assert threads[20_000] is not threading.current_thread()
 
 
+def test_text_that_is_far_too_long_costs_only_its_head() -> None:
+    class Watched(Tokenizer):
+        __slots__ = ()
+
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            lengths.append(len(text))
+            return super().encode(text, add_special_tokens)
+
+    lengths: list[int] = []
+    loop = StepLoop(make_scheduler(), FakeRunner(), clock=VirtualClock())
+    generator = OfflineGenerator(loop, byte_tokenizer(Watched), max_model_len=32)
+    with pytest.raises(PromptTooLongError, match="1000000 characters, of which the first 512 alone are 512 tokens"):
+        next(generator.generate([Job(prompt="x" * 1_000_000, params=SamplingParams())]))
+    assert lengths == [512]
+
+
 def make_offline(*texts: str) -> tuple[OfflineGenerator, StepLoop]:
     loop = StepLoop(make_scheduler(), FakeRunner(script=spelling(*texts)), clock=VirtualClock())
     generator = OfflineGenerator(loop, byte_tokenizer(), max_model_len=MAX_MODEL_LEN, eos_token_ids=frozenset({EOS}))

@@ -195,7 +195,8 @@ class StepLoop:
             self._unheard_releases = batch.released_ids
             self._scheduler.update(batch, _all_failed(batch, "interrupted"), self.clock.now())
             raise
-        self._num_failures_in_a_row = 0
+        if batch.chunks:
+            self._num_failures_in_a_row = 0
         self._seated_ids.difference_update(batch.released_ids)
         self._seated_ids.update([seating.request_id for seating in batch.seated])
         return output

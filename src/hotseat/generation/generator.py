@@ -10,7 +10,7 @@ from hotseat.core.explain import Explanation
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.engine import Engine
 from hotseat.generation.choices import Choices
-from hotseat.generation.prompts import RequestFactory, RequestOptions
+from hotseat.generation.prompts import PromptReader, RequestFactory, RequestOptions
 from hotseat.generation.sequence import OutputDelta
 from hotseat.text import Tokenizer
 
@@ -40,6 +40,7 @@ class Generator:
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
+        self._reader = PromptReader(tokenizer, max_model_len)
         self._requests = RequestFactory(
             vocab_size=vocab_size or tokenizer.vocab_size,
             max_model_len=max_model_len,
@@ -106,9 +107,9 @@ class Generator:
         if not isinstance(prompt, str):
             return list(prompt)
         if len(prompt) <= INLINE_PROMPT_LENGTH:
-            return self._tokenizer.encode(prompt, add_special_tokens)
+            return self._reader.read(prompt, add_special_tokens)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._tokenizer.encode, prompt, add_special_tokens)
+        return await loop.run_in_executor(self._pool, self._reader.read, prompt, add_special_tokens)
 
     def _enter(self, request_id: str, ids: list[RequestId]) -> None:
         self._running.setdefault(request_id, []).extend(ids)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.engine import StepLoop
 from hotseat.generation.choices import Choices
-from hotseat.generation.prompts import RequestFactory, RequestOptions
+from hotseat.generation.prompts import PromptReader, RequestFactory, RequestOptions
 from hotseat.generation.sequence import OutputDelta
 from hotseat.text import Tokenizer
 
@@ -41,6 +41,7 @@ class OfflineGenerator:
     ) -> None:
         self._loop = loop
         self._tokenizer = tokenizer
+        self._reader = PromptReader(tokenizer, max_model_len)
         self._requests = RequestFactory(
             vocab_size=vocab_size or tokenizer.vocab_size,
             max_model_len=max_model_len,
@@ -75,7 +76,7 @@ class OfflineGenerator:
     def _requests_of(self, position: int, job: Job) -> list[Request]:
         prompt = job.prompt
         if isinstance(prompt, str):
-            prompt = self._tokenizer.encode(prompt, job.add_special_tokens)
+            prompt = self._reader.read(prompt, job.add_special_tokens)
         return self._requests.build(
             list(prompt),
             job.params,

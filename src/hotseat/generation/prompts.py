@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.errors import InvalidRequestError, PromptTooLongError
+from hotseat.text import Tokenizer
 
-__all__ = ["RequestFactory", "RequestOptions", "child_seed"]
+__all__ = ["PromptReader", "RequestFactory", "RequestOptions", "child_seed"]
 
+HEAD_CHARACTERS_PER_TOKEN = 16  # of a prompt's head; English has four
 _SEED_MASK = (1 << 63) - 1
 
 
@@ -45,6 +47,34 @@ class RequestOptions:
             raise InvalidRequestError(
                 f"deadline_ms must be a positive number, not {self.deadline_ms!r}", param="deadline_ms"
             )
+
+
+class PromptReader:
+    """Encode text. A text that is far too long is refused after a look at its head, at the cost of the head."""
+
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+        self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
+
+    def read(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Return the token ids of ``text``.
+
+        Raises:
+            PromptTooLongError: its head alone has twice the tokens that the model can hold.
+            InvalidRequestError: it holds what is no character.
+        """
+        # Where a text is cut changes a few tokens around the cut, never half of them.
+        head_length = HEAD_CHARACTERS_PER_TOKEN * self._max_model_len
+        if len(text) > 2 * head_length:
+            num_head_tokens = len(self._tokenizer.encode(text[:head_length], add_special_tokens=False))
+            if num_head_tokens > 2 * self._max_model_len:
+                raise PromptTooLongError(
+                    f"the prompt has {len(text)} characters, of which the first {head_length} alone are "
+                    f"{num_head_tokens} tokens, but this model's maximum context length (max_model_len) is "
+                    f"{self._max_model_len} tokens",
+                    param="prompt",
+                )
+        return self._tokenizer.encode(text, add_special_tokens)
 
 
 class RequestFactory:
