@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -18,7 +19,7 @@ from hotseat.errors import ConfigError
 from hotseat.generation import Generator
 from hotseat.runner.config import kv_bytes_per_block
 from hotseat.server import ModelInfo, ServerConfig, ServerServices, serve
-from hotseat.telemetry import EngineMetrics, Exposition, RecordWriter, RequestLog
+from hotseat.telemetry import EngineMetrics, Exposition, RecordWriter, RequestLog, RequestWriter
 
 __all__ = ["ObserverOptions", "run_server"]
 
@@ -44,6 +45,12 @@ class ObserverOptions:
     record: Path | None = field(
         default=None, metadata={"help": "write what each step did to this file, a JSON line each"}
     )
+    record_requests: Path | None = field(
+        default=None,
+        metadata={
+            "help": "write when each request came and how long it was to this file, as `hotseat simulate` reads it"
+        },
+    )
 
     def __post_init__(self) -> None:
         if self.metrics_names not in METRICS_NAMES:
@@ -58,19 +65,23 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
         ModelError: the model cannot be loaded.
     """
     with contextlib.ExitStack() as stack:
-        record = stack.enter_context(_open_record(observers.record)) if observers.record else None
-        return serve(lambda: _services(assemble(args), config, observers, record), config, started_at=started_at)
+        files = {
+            name: stack.enter_context(_open_record(name, path))
+            for name in ("record", "record_requests")
+            if (path := getattr(observers, name)) is not None
+        }
+        return serve(lambda: _services(assemble(args), config, observers, files), config, started_at=started_at)
 
 
-def _open_record(path: Path) -> IO[str]:
+def _open_record(name: str, path: Path) -> IO[str]:
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"record {str(path)!r} cannot be written: {error}") from None
+        raise ConfigError(f"{name} {str(path)!r} cannot be written: {error}") from None
 
 
 def _services(
-    assembly: Assembly, config: ServerConfig, observers: ObserverOptions, record: IO[str] | None
+    assembly: Assembly, config: ServerConfig, observers: ObserverOptions, files: Mapping[str, IO[str]]
 ) -> ServerServices:
     scheduling, model = assembly.scheduler_config, assembly.model
     names = config.served_model_name or (model.name,)
@@ -82,8 +93,10 @@ def _services(
     sinks: list[EventSink] = [metrics]
     if observers.enable_log_requests:
         sinks.append(RequestLog())
-    if record:
-        sinks.append(RecordWriter(record))
+    if "record" in files:
+        sinks.append(RecordWriter(files["record"]))
+    if "record_requests" in files:
+        sinks.append(RequestWriter(files["record_requests"], scheduling.block_size))
     exposition = Exposition(
         metrics,
         model_name=names[0],

@@ -7,5 +7,6 @@ from hotseat.telemetry.exposition import Exposition
 from hotseat.telemetry.metrics import EngineMetrics
 from hotseat.telemetry.records import RecordWriter, record_as_dict
 from hotseat.telemetry.request_log import RequestLog
+from hotseat.telemetry.request_writer import RequestWriter
 
-__all__ = ["EngineMetrics", "Exposition", "RecordWriter", "RequestLog", "record_as_dict"]
+__all__ = ["EngineMetrics", "Exposition", "RecordWriter", "RequestLog", "RequestWriter", "record_as_dict"]
