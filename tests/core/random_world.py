@@ -46,6 +46,7 @@ class RandomWorld(World):
         super().__init__(**(random_options(random) | options))
         self.random = random
         self.in_flight: Batch | None = None
+        self.ended_outside: set[str] = set()
 
     def arrive(self) -> None:
         """Add a request; it may be refused, but only for a reason."""
@@ -81,6 +82,11 @@ class RandomWorld(World):
     def abort(self, request_id: str) -> None:
         self.note(self.scheduler.abort(self.requests[request_id].id, self.now))
         assert self.scheduler.abort(self.requests[request_id].id, self.now) is None
+
+    def finish(self, request_id: str, reason: FinishReason) -> None:
+        """End a request as the text layer does."""
+        self.note(self.scheduler.finish(self.requests[request_id].id, reason, self.now))
+        self.ended_outside.add(request_id)
 
     def schedule(self) -> None:
         """Run the first half of a step."""
@@ -143,7 +149,7 @@ class RandomWorld(World):
         for length, token_id in enumerate(output[:-1], 1):
             assert token_id not in stops or length < params.min_tokens, "it went on after a stop"
         is_stopped = bool(output) and output[-1] in stops and len(output) >= params.min_tokens
-        assert (reason is FinishReason.STOP) == is_stopped
+        assert (reason is FinishReason.STOP) == is_stopped or request.id in self.ended_outside
         if reason is FinishReason.LENGTH:
             num_slots = self.config.num_kv_blocks * self.config.block_size
             assert request.num_tokens == request.end_at or request.num_tokens == num_slots + 1

@@ -24,7 +24,7 @@ def test_20_000_random_steps_keep_every_invariant_and_every_answer(policy: str) 
             world.scheduler.check_invariants()
         world.wind_up()
         num_preemptions += world.scheduler.stats().num_preemptions
-    assert num_preemptions > 100, "the worlds are too roomy to show anything"
+    assert num_preemptions > 50, "the worlds are too roomy to show anything"
 
 
 def walk(world: RandomWorld, random: Random) -> None:

@@ -57,13 +57,15 @@ class World:
         return request
 
     def step(self) -> Batch:
-        """Run one step and check all books before and after it."""
+        """Run one step and check all books before and after it, unless this is a light world."""
         batch = self.scheduler.schedule(self.now)
-        self.scheduler.check_invariants()
+        if not self.is_light:
+            self.scheduler.check_invariants()
         output = (LightRunner() if self.is_light else self.runner).execute(batch)
         self.now += 1.0
         updates = self.scheduler.update(batch, output, self.now)
-        self.scheduler.check_invariants()
+        if not self.is_light:
+            self.scheduler.check_invariants()
         assert len({update.request_id for update in updates}) == len(updates)
         for update in [*batch.ended, *updates]:
             self.note(update)

@@ -67,7 +67,7 @@ class Fair:
         self._counters: dict[str, float] = {}
         self._num_waiting: dict[str, int] = {}
         self._least: list[tuple[float, str]] = []  # of the waiting tenants; a number may be too small, never too large
-        self._floor = 0.0  # counter of the tenant that waited last
+        self._last = ""  # the tenant that waited last
 
     def key(self, request: Request, now: float) -> Key:
         return (request.arrived_at,)
@@ -98,7 +98,7 @@ class Fair:
         if not self._num_waiting[tenant]:
             del self._num_waiting[tenant]
             if not self._num_waiting:
-                self._floor = self.group_key(tenant)
+                self._last = tenant
 
     def charge(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
         tenant = request.tenant
@@ -123,7 +123,7 @@ class Fair:
                 heapq.heapreplace(least, (actual, tenant))
             else:
                 return counter
-        return self._floor
+        return self.group_key(self._last)
 
     def _tidy(self) -> None:
         """Forget tenants that are gone, once they are the majority; coming back, they would be lifted anyway."""
@@ -132,7 +132,7 @@ class Fair:
             self._counters = {
                 tenant: counter
                 for tenant, counter in self._counters.items()
-                if tenant in self._num_waiting or counter > least
+                if tenant in self._num_waiting or tenant == self._last or counter > least
             }
             self._least = [(self.group_key(tenant), tenant) for tenant in self._num_waiting]
             heapq.heapify(self._least)
