@@ -42,7 +42,9 @@ def test_a_full_queue_leaves_the_server_healthy(start: Callable[..., FakeServer]
         await asyncio.gather(*tasks)
         return load["server_load"], probe["status"]
 
-    assert server.run(crowd()) == (3, "ok")
+    num_answers, status = server.run(crowd())
+    assert num_answers in (2, 3)  # the third is refused now, or when the engine looks up from its step
+    assert status == "ok"
 
 
 async def get(server: FakeServer, target: str) -> Any:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -22,50 +16,12 @@ import pytest
 from hotseat.errors import ConfigError
 from hotseat.server import ServerConfig, ServerServices, serve
 from server.fakes import REPLY
-
-TESTS = Path(__file__).resolve().parents[1]
-TIMEOUT_S = 20
-
-
-class Process:
-    """A server process; its log is read by a thread, so that it never blocks on a full pipe."""
-
-    def __init__(self, shutdown_timeout_s: float) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
-        command = [sys.executable, "-m", "server.sockets", "0", str(shutdown_timeout_s)]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        self.log: list[str] = []
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        assert self._ready.wait(TIMEOUT_S), "".join(self.log)
-        (self.url,) = re.findall(r"at (http://\S+)", "".join(self.log))
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self.log.append(line)
-            if "ready in" in line:
-                self._ready.set()
-        self._process.stderr.close()
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self._process.send_signal(number)
-
-    def wait(self) -> int:
-        code = self._process.wait(TIMEOUT_S)
-        self._reader.join(TIMEOUT_S)
-        return code
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(TIMEOUT_S)
-        self._reader.join(TIMEOUT_S)
+from server.processes import TIMEOUT_S, Process
 
 
 @contextmanager
 def running(shutdown_timeout_s: float = 10.0) -> Iterator[Process]:
-    process = Process(shutdown_timeout_s)
+    process = Process("server.sockets", "0", str(shutdown_timeout_s))
     try:
         yield process
     finally:
