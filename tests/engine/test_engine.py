@@ -93,6 +93,41 @@ def test_cancelled_reader_aborts_its_request_only() -> None:
     assert started.witness.ends == {"a": "abort", "b": "length"}
 
 
+def test_cancelled_wait_aborts_though_somebody_keeps_the_stream() -> None:
+    async def scenario(started: StartedEngine) -> None:
+        started.runner.hold()
+        stream = await started.engine.submit(make_request("a", max_tokens=100))
+        await in_thread(started.runner.entered)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), timeout=0.001)
+        started.runner.let_go()
+        await read(started.engine, make_request("b", max_tokens=1))
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    with StartedEngine() as started:
+        asyncio.run(scenario(started))
+    assert list(started.witness.ends.items()) == [("a", "abort"), ("b", "length")]
+
+
+def test_abort_of_a_request_whose_submission_is_still_in_the_queue() -> None:
+    async def scenario(started: StartedEngine) -> None:
+        started.runner.hold()
+        busy = asyncio.create_task(read(started.engine, make_request("busy", max_tokens=3)))
+        await in_thread(started.runner.entered)
+        early = asyncio.create_task(read(started.engine, make_request("early", max_tokens=3)))
+        await asyncio.sleep(0)
+        started.engine.abort(RequestId("early"))
+        started.runner.let_go()
+        _, last = await early
+        assert last.finish_reason is FinishReason.ABORT
+        await busy
+
+    with StartedEngine() as started:
+        asyncio.run(scenario(started))
+    assert started.witness.ends == {"busy": "length", "early": "abort"}
+
+
 def test_dropped_stream_aborts_its_request() -> None:
     async def scenario(started: StartedEngine) -> None:
         started.runner.hold()
@@ -423,7 +458,7 @@ def test_reader_whose_event_loop_is_closed_counts_as_gone() -> None:
         asyncio.run(abandon(started))
         started.runner.let_go()
         asyncio.run(live_on(started))
-    assert started.witness.ends == {"a": "abort", "b": "length"}
+    assert list(started.witness.ends.items()) == [("a", "abort"), ("b", "length")]
 
 
 def test_health_turns_red_when_a_step_hangs_and_green_when_it_goes_on() -> None:
@@ -515,9 +550,8 @@ def test_idle_engine_sleeps() -> None:
 def test_memory_is_flat_over_5000_requests() -> None:
     async def run_many(started: StartedEngine, first: int, count: int) -> None:
         for start in range(first, first + count, 50):
-            batch = [make_request(f"r{i}", 4, max_tokens=2) for i in range(start, start + 50)]
-            async for _ in await started.engine.submit_all(batch):
-                pass
+            requests = [make_request(f"r{i}", 4, max_tokens=2) for i in range(start, start + 50)]
+            await asyncio.gather(*(read(started.engine, request) for request in requests))
             started.witness.__init__()  # type: ignore[misc]
 
     async def scenario(started: StartedEngine) -> tuple[int, int]:

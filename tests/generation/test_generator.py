@@ -100,8 +100,15 @@ def test_special_tokens_can_be_left_out() -> None:
 
 
 def test_stop_string_ends_the_sequence_in_the_engine_too() -> None:
+    async def scenario(setting: Setting) -> list[list[OutputDelta]]:
+        setting.runner.hold()
+        setting.runner.let(len("one STOP"))
+        steps = await collect(setting.generator, PROMPT, stop=("STOP",))
+        setting.runner.let_go()
+        return steps
+
     with generating("one STOP two and a long rest") as setting:
-        steps = asyncio.run(collect(setting.generator, PROMPT, stop=("STOP",)))
+        steps = asyncio.run(scenario(setting))
     assert texts_of(steps) == ["one "]
     assert ends_of(steps) == {0: ("stop", "STOP")}
     assert list(setting.started.witness.ends.values()) == ["stop"]
