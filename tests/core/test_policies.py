@@ -190,6 +190,17 @@ def test_deadline_puts_hopeless_ones_last_and_counts_them() -> None:
     assert world.scheduler.stats().num_hopeless == 2
 
 
+@pytest.mark.parametrize(("aging_s", "is_starved"), [(None, True), (10.0, False)])
+def test_hopeless_request_is_due_again_after_the_aging_span(aging_s: float | None, is_starved: bool) -> None:
+    world = World(scheduling_policy="deadline", max_num_seqs=1, aging_s=aging_s)
+    world.add(10, "hopeless", max_tokens=1, deadline_at=-1.0)
+    for index in range(60):
+        world.add(10, f"in time {index}", max_tokens=1, deadline_at=world.now + 2.0)
+        world.step()
+    assert ("hopeless" not in world.ends) == is_starved
+    assert world.scheduler.stats().num_hopeless == 1
+
+
 def test_deadline_knows_how_long_a_prefill_takes() -> None:
     world = World(scheduling_policy="deadline", max_num_seqs=1, max_num_batched_tokens=100, short_prefill_share=0.0)
     world.add(100, "teaches", max_tokens=3)  # 100 tokens take a second

@@ -150,6 +150,8 @@ class Admission:
                 plan.held_up = "blocks" if self._blocked else "prefix" if self._following else NOTHING
             elif before is not None and self._waiting.rank(request) > before:
                 return
+            elif self._is_kept_out(request):
+                plan.held_up = "blocks"
             elif self._may_sit(request, plan) and self._try(request, plan):
                 plan.prefill(request, plan.left)
 
@@ -158,7 +160,9 @@ class Admission:
         is_first = True
         while not plan.held_up and allowance > 0 and plan.left > 0 and 0 not in plan.closed_lanes:
             request = self._waiting.first_short(plan.now)
-            if request is None or not (is_first or request.num_tokens <= allowance + per_step):
+            if request is None or self._is_kept_out(request):
+                return
+            if not (is_first or request.num_tokens <= allowance + per_step):
                 return
             if self._may_sit(request, plan) and self._try(request, plan):
                 allowance -= plan.prefill(request, allowance)
@@ -198,15 +202,13 @@ class Admission:
         assert self._earmarked is None or self._earmarked.id in self._blocked, "a request is earmarked and not blocked"
 
     def _may_sit(self, request: Request, plan: Plan) -> bool:
-        """Tell whether anything but its blocks keeps ``request`` out; nobody behind it may sit down then, either."""
+        """Tell whether anything but blocks keeps ``request`` out; nobody behind it may sit down then, either."""
         if not self._running.num_free_seats:
             plan.held_up = "seats"
         elif not self.gate.is_open and request.admitted_at is None:
             plan.held_up = "batching"
         elif not all(self._policy.may_preempt(request, victim) for victim in plan.victims):
             plan.held_up = "preemption"
-        elif self._is_kept_out(request):
-            plan.held_up = "blocks"
         return not plan.held_up
 
     def _is_kept_out(self, request: Request) -> bool:

@@ -45,7 +45,7 @@ class SchedulerConfig:
     )
     aging_s: float | None = field(
         default=None,
-        metadata={"help": "priority and sjf: a waiting request gains one level each such span; none: never"},
+        metadata={"help": "priority, sjf, deadline: who waits gains a level each such span; none: never"},
     )
     default_deadline_ms: float = field(
         default=1000.0, metadata={"help": "deadline: milliseconds to the first token for requests that name none"}

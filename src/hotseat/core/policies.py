@@ -15,6 +15,7 @@ __all__ = ["Deadline", "Fair", "Sjf", "policy_for"]
 
 PROMPT_WEIGHT = 1.0  # service of a prompt token, and of an output token, as in the VTC paper
 OUTPUT_WEIGHT = 2.0
+RESUMES, IN_TIME, HOPELESS = 0.0, 1.0, math.inf  # of a deadline
 SMOOTHING = 0.05  # weight of the newest observation in a running mean
 
 
@@ -139,22 +140,25 @@ class Fair:
 
 
 class Deadline:
-    """Earliest deadline for the first token first, as long as the prefill can still make it; hopeless ones last."""
+    """Earliest deadline for the first token first, as long as the prefill can still make it; hopeless ones last.
 
-    def __init__(self, default_deadline_s: float) -> None:
+    With ``aging_s`` a hopeless one is due again after such a span, so nobody starves.
+    """
+
+    def __init__(self, default_deadline_s: float, aging_s: float | None = None) -> None:
         self.num_hopeless = 0
         self._default_deadline_s = default_deadline_s
+        self._aging_s = aging_s
         self._s_per_token = 0.0  # of a prefill
 
     def key(self, request: Request, now: float) -> Key:
         if request.first_token_at is not None:  # preempted: it has met its deadline, or not, already
-            return (0.0, request.arrived_at)
+            return (RESUMES, request.arrived_at)
         return self._key(request, now)
 
     def key_at_head(self, request: Request, now: float) -> Key:
-        if request.wait.key[0] != 1.0:
-            return request.wait.key
-        return self._key(request, now)
+        key = request.wait.key
+        return self._key(request, now) if key[0] == IN_TIME and key[-1] != HOPELESS else key
 
     def may_preempt(self, waiting: Request, running: Request) -> bool:
         return False
@@ -178,9 +182,11 @@ class Deadline:
         if deadline_at is None:
             deadline_at = request.arrived_at + self._default_deadline_s
         if now + request.num_tokens * self._s_per_token <= deadline_at:
-            return (1.0, deadline_at)
+            return (IN_TIME, deadline_at)
         self.num_hopeless += 1
-        return (2.0, request.arrived_at)
+        if self._aging_s is None:
+            return (HOPELESS, request.arrived_at)
+        return (IN_TIME, max(now, deadline_at) + self._aging_s, HOPELESS)
 
 
 def policy_for(config: SchedulerConfig) -> Policy:
@@ -199,6 +205,6 @@ def policy_for(config: SchedulerConfig) -> Policy:
         case "fair":
             return Fair(parse_tenant_weights(config.tenant_weights))
         case "deadline":
-            return Deadline(config.default_deadline_ms / 1000)
+            return Deadline(config.default_deadline_ms / 1000, config.aging_s)
     names = "fcfs, priority, sjf, fair, deadline"
     raise ConfigError(f"scheduling_policy must be {names} or module:Class, not {config.scheduling_policy!r}")
