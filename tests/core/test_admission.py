@@ -74,18 +74,21 @@ def test_nobody_passes_when_the_bound_is_zero() -> None:
     assert world.requests["big"].admitted_at == world.requests["small"].admitted_at
 
 
-def test_short_one_that_is_kept_out_keeps_nobody_else_out() -> None:
-    world = World(num_kv_blocks=40, block_size=16, max_num_seqs=8, max_num_batched_tokens=64, max_times_passed=0)
+def test_short_one_that_is_kept_out_does_not_keep_the_earmarked_one_out() -> None:
+    world = World(
+        num_kv_blocks=40, max_num_batched_tokens=64, long_prefill_token_threshold=32, max_times_passed=0, max_num_seqs=8
+    )
     world.add(16, "holder", max_tokens=4)
     world.add(300, "long", max_tokens=1)
-    world.step()
     world.add(16 * 20, "earmarked", max_tokens=1)
     world.step()
     world.add(10, "short", max_tokens=1)
-    while "earmarked" not in world.ends:
-        batch = world.step()
-        assert "short" not in batch.admitted_ids or world.requests["earmarked"].admitted_at is not None
     world.run()
+    long, earmarked, short = (world.requests[name] for name in ("long", "earmarked", "short"))
+    assert earmarked.admitted_at == 4.0
+    assert long.first_token_at == 10.0
+    assert short.admitted_at is not None
+    assert short.admitted_at >= 4.0
 
 
 def test_abort_of_an_earmarked_request_lets_the_others_go_on() -> None:
