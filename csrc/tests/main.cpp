@@ -1,0 +1,59 @@
+// The native tests: every kernel of every instruction set that this machine has
+// against the scalar one and against plain formulas, the team of threads, the
+// sampler, the whole decoder.
+//
+//     cmake -G Ninja -B build/native -DHOTSEAT_BUILD_PYTHON=OFF -DHOTSEAT_BUILD_TESTS=ON [-DHOTSEAT_SANITIZE=...]
+//     ninja -C build/native hotseat_tests && build/native/hotseat_tests [part of a test's name]
+//
+// They run clean with HOTSEAT_SANITIZE=address,undefined and, for data races,
+// with HOTSEAT_SANITIZE=thread.
+#include <chrono>
+
+#include "tests/check.h"
+
+namespace hotseat::tests {
+
+std::vector<Test>& all_tests() {
+    static std::vector<Test> tests;
+    return tests;
+}
+
+std::vector<const KernelTable*> tables() {
+    std::vector<const KernelTable*> found = {&scalar_table()};
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&avx2_table());
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
+        found.push_back(&avx512_table());
+        if (__builtin_cpu_supports("avx512bf16")) found.push_back(&avx512bf16_table());
+    }
+#endif
+    return found;
+}
+
+static int run(const char* filter) {
+    int num_run = 0, num_failed = 0;
+    for (const Test& test : all_tests()) {
+        if (std::strstr(test.name, filter) == nullptr) continue;
+        ++num_run;
+        const auto start = std::chrono::steady_clock::now();
+        try {
+            test.run();
+            const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+            std::printf("ok      %s (%.2f s)\n", test.name, seconds.count());
+        } catch (const Failure& failure) {
+            ++num_failed;
+            std::printf("FAILED  %s\n        %s\n", test.name, failure.what());
+        }
+        std::fflush(stdout);
+    }
+    std::printf("%d of %d passed;", num_run - num_failed, num_run);
+    for (const KernelTable* table : tables()) std::printf(" %s", table->name);
+    std::printf("\n");
+    return num_failed > 0 || num_run == 0 ? 1 : 0;
+}
+
+}  // namespace hotseat::tests
+
+int main(int argc, char** argv) { return hotseat::tests::run(argc > 1 ? argv[1] : ""); }

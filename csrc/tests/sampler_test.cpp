@@ -1,0 +1,241 @@
+// Edge cases of the sampler; the comparison with its definition over random
+// parameters is in tests/runner/test_native_sampling.py.
+#include "decoder/sampler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tests/check.h"
+
+namespace hotseat::tests {
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// One seat with neutral parameters and all arrays that describe it.
+struct Seat {
+    explicit Seat(std::vector<float> logits)
+        : logits(std::move(logits)), scratch(static_cast<int>(this->logits.size())) {}
+
+    SamplerInputs inputs() {
+        num_tokens = static_cast<int32_t>(tokens.size());
+        has_penalties = presence != 0.0f || frequency != 0.0f || repetition != 1.0f;
+        bias_offsets[1] = static_cast<int32_t>(bias_ids.size());
+        allowed_offsets[1] = static_cast<int32_t>(allowed_ids.size());
+        banned_offsets[1] = static_cast<int32_t>(banned_ids.size());
+        return {.seats = {.tokens = tokens.data(),
+                          .tokens_stride = tokens.size(),
+                          .num_tokens = &num_tokens,
+                          .num_prompt_tokens = &num_prompt_tokens,
+                          .block_tables = nullptr,
+                          .blocks_stride = 0,
+                          .temperature = &temperature,
+                          .top_p = &top_p,
+                          .top_k = &top_k,
+                          .min_p = &min_p,
+                          .seed = &seed,
+                          .presence_penalty = &presence,
+                          .frequency_penalty = &frequency,
+                          .repetition_penalty = &repetition,
+                          .min_tokens = &min_tokens,
+                          .num_logprobs = &num_logprobs,
+                          .has_penalties = &has_penalties},
+                .logit_bias = {bias_offsets, bias_ids.data(), bias_values.data()},
+                .allowed_ids = {allowed_offsets, allowed_ids.data(), nullptr},
+                .banned_ids = {banned_offsets, banned_ids.data(), nullptr}};
+    }
+    // The token, or minus the status.
+    int draw(const KernelTable& table = scalar_table()) {
+        int32_t token_id = -99;
+        const SamplerInputs in = inputs();
+        const SampleStatus status =
+            sample(table, in, 0, logits.data(), static_cast<int>(logits.size()), scratch, &token_id);
+        return status == SampleStatus::ok ? token_id : -static_cast<int>(status);
+    }
+    // Which tokens come up over many seeds.
+    std::vector<int> drawn(int num_seeds = 300) {
+        std::vector<int> ids;
+        for (int i = 0; i < num_seeds; ++i) {
+            seed = static_cast<uint64_t>(i);
+            ids.push_back(draw());
+        }
+        std::sort(ids.begin(), ids.end());
+        ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+        return ids;
+    }
+
+    std::vector<float> logits;
+    SamplerScratch scratch;
+    std::vector<int32_t> tokens = {0};
+    int32_t num_tokens = 1, num_prompt_tokens = 1, top_k = 0, min_tokens = 0, num_logprobs = -1;
+    float temperature = 1.0f, top_p = 1.0f, min_p = 0.0f, presence = 0.0f, frequency = 0.0f, repetition = 1.0f;
+    uint64_t seed = 0;
+    uint8_t has_penalties = 0;
+    int32_t bias_offsets[2] = {}, allowed_offsets[2] = {}, banned_offsets[2] = {};
+    std::vector<int32_t> bias_ids, allowed_ids, banned_ids;
+    std::vector<float> bias_values;
+};
+
+using Ids = std::vector<int>;
+
+}  // namespace
+
+TEST(draws_are_philox) {
+    // Random123's known answers for philox4x32-10, first word.
+    CHECK(uniform_draw(0, 0) == (0x6627e8d5u >> 8) * 0x1p-24);
+    double mean = 0.0;
+    for (uint32_t position = 0; position < 4000; ++position) mean += uniform_draw(77, position) / 4000.0;
+    CHECK(close(mean, 0.5, 0.02));
+    CHECK(uniform_draw(1, 5) != uniform_draw(1ull << 32, 5) && uniform_draw(1, 5) != uniform_draw(1, 6));
+}
+
+TEST(greedy_takes_the_lowest_id_among_equals) {
+    for (int n : {1, 2, 17, 255, 256, 257, 1000}) {
+        Seat seat(std::vector<float>(n, 2.5f));
+        seat.temperature = 0.0f;
+        for (const KernelTable* table : tables()) CHECK(seat.draw(*table) == 0);
+        seat.logits[n - 1] = 2.6f;
+        for (const KernelTable* table : tables()) CHECK(seat.draw(*table) == n - 1);
+    }
+}
+
+TEST(filters_keep_what_they_should_at_their_borders) {
+    Seat seat({0.0f, 0.0f, 0.0f, 0.0f, -50.0f});
+    seat.top_k = 2;
+    CHECK(seat.drawn() == (Ids{0, 1}));
+    seat.top_k = 0, seat.top_p = 0.5f;  // reached exactly by the second
+    CHECK(seat.drawn() == (Ids{0, 1}));
+    seat.top_p = 1e-9f;
+    CHECK(seat.drawn() == (Ids{0}));
+    seat.top_p = 1.0f, seat.min_p = 1.0f;
+    CHECK(seat.drawn() == (Ids{0, 1, 2, 3}));
+    seat.min_p = 0.0f, seat.top_k = 99;  // no filter: e^-50 is too improbable all the same
+    CHECK(seat.drawn() == (Ids{0, 1, 2, 3}));
+    seat.top_p = 0.99999f;
+    CHECK(seat.drawn() == (Ids{0, 1, 2, 3}));
+    seat.temperature = 1e6f, seat.top_p = 1.0f, seat.top_k = 0;
+    CHECK(seat.drawn() == (Ids{0, 1, 2, 3, 4}));
+}
+
+TEST(filters_find_candidates_far_below_the_first) {
+    // collect_head looks at thresholds from 1e-3 down: candidates at each depth.
+    std::vector<float> logits(600, -100.0f);
+    for (int i = 0; i < 8; ++i) logits[i * 70 + 5] = -4.0f * static_cast<float>(i);  // e^-28 is 7e-13
+    Seat seat(logits);
+    seat.temperature = 50.0f;
+    for (int k = 1; k <= 8; ++k) {
+        Ids expected;
+        for (int i = 0; i < k; ++i) expected.push_back(i * 70 + 5);
+        seat.top_k = k;
+        CHECK(seat.drawn(400) == expected, "top_k %d", k);
+    }
+    seat.temperature = 1.0f;
+    for (int k : {1, 5, 8, 300, 599}) {
+        seat.top_k = k;
+        CHECK(seat.drawn(50).front() == 5, "top_k %d", k);
+    }
+}
+
+TEST(banned_until_min_tokens_and_no_candidate) {
+    Seat seat({5.0f, 4.0f, 3.0f});
+    seat.temperature = 0.0f;
+    seat.banned_ids = {0, 1};
+    seat.min_tokens = 2;
+    CHECK(seat.draw() == 2);
+    seat.tokens = {0, 2, 2};
+    CHECK(seat.draw() == 0);
+    seat.tokens = {0};
+    seat.allowed_ids = {0, 1};
+    CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
+    seat.temperature = 1.0f;
+    CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
+}
+
+TEST(not_finite_is_a_status_and_leaves_the_scratch_usable) {
+    for (float broken : {kInfinity, -kInfinity, std::nanf("")}) {
+        Seat seat(std::vector<float>(300, 1.0f));
+        seat.repetition = 1.5f;
+        seat.logits[299] = broken;
+        CHECK(seat.draw() == -static_cast<int>(SampleStatus::not_finite));
+        seat.logits[299] = 9.0f, seat.temperature = 0.0f;
+        CHECK(seat.draw() == 299);
+    }
+}
+
+TEST(penalties_count_the_output_and_leave_no_trace) {
+    Seat seat({1.0f, 1.2f, -1.0f, 0.0f});
+    seat.temperature = 0.0f;
+    seat.tokens = {1, 1, 0};  // prompt, output, output
+    seat.frequency = 0.1f;
+    CHECK(seat.draw() == 1);  // 1.2 - 0.1 against 1.0 - 0.1
+    seat.tokens = {1, 1, 1, 1};
+    CHECK(seat.draw() == 0);  // 1.2 - 0.3 against 1.0
+    seat.tokens = {1};
+    CHECK(seat.draw() == 1);  // the prompt does not count
+    seat.frequency = 0.0f, seat.repetition = 1.3f;
+    CHECK(seat.draw() == 0);  // but for repetition
+    seat.repetition = 1.0f;
+    CHECK(seat.draw() == 1);
+    for (int32_t count : seat.scratch.counts) CHECK(count == 0);
+}
+
+TEST(bias_acts_after_the_mask_and_twice_when_listed_twice) {
+    Seat seat({1.0f, 1.2f, -1.0f, 0.0f});
+    seat.temperature = 0.0f;
+    seat.allowed_ids = {2, 3};
+    seat.bias_ids = {1, 2, 2};
+    seat.bias_values = {100.0f, 0.6f, 0.6f};
+    CHECK(seat.draw() == 2);
+    seat.allowed_ids = {};
+    CHECK(seat.draw() == 1);
+}
+
+TEST(all_probability_on_one_token_draws_it_wherever_it_is) {
+    for (int n : {1, 16, 255, 256, 257, 512, 700})
+        for (int at : {0, n / 2, n - 1}) {
+            Seat seat(std::vector<float>(n, -60.0f));
+            seat.logits[at] = 60.0f;
+            CHECK(seat.drawn(20) == (Ids{at}), "%d of %d", at, n);
+        }
+}
+
+TEST(logprobs_rank_and_top_follow_their_definitions) {
+    Random random(41);
+    for (int n : {1, 2, 17, 300}) {
+        std::vector<float> logits(n);
+        for (float& logit : logits) logit = static_cast<float>(random.below(9));  // many equal ones
+        double sum = 0.0;
+        for (float logit : logits) sum += std::exp(static_cast<double>(logit));
+        for (const KernelTable* table : tables()) {
+            SamplerScratch scratch(n);
+            Guarded<float> logprob(2), top_logprobs(40, 5.0f);
+            Guarded<int32_t> rank(2), top_ids(40, -1);
+            const LogprobArrays out{logprob.data(), rank.data(), top_ids.data(), top_logprobs.data(), 20};
+            const int token = n / 2, num_top = std::min(n, 20);
+            write_logprobs(*table, logits.data(), n, token, 20, scratch, out, 1);
+            CHECK(close(logprob[1], logits[token] - std::log(sum), 1e-5));
+            CHECK(rank[1] ==
+                  1 + std::count_if(logits.begin(), logits.end(), [&](float x) { return x > logits[token]; }));
+            for (int i = 0; i < num_top; ++i) {
+                const int id = top_ids[20 + i], before = i > 0 ? top_ids[20 + i - 1] : id;
+                CHECK(close(top_logprobs[20 + i], logits[id] - std::log(sum), 1e-5));
+                CHECK(i == 0 || logits[before] > logits[id] || (logits[before] == logits[id] && before < id));
+            }
+            CHECK(logits[top_ids[20]] == *std::max_element(logits.begin(), logits.end()));
+            for (int i = 0; i < 20; ++i) CHECK(top_ids[i] == -1);  // the row before
+            logprob.check(), rank.check(), top_ids.check(), top_logprobs.check();
+        }
+    }
+}
+
+TEST(logprobs_of_a_broken_row_are_nan) {
+    SamplerScratch scratch(3);
+    const float logits[3] = {1.0f, kInfinity, 2.0f};
+    float logprob = 0.0f, top_logprobs[3];
+    int32_t rank, top_ids[3];
+    write_logprobs(scalar_table(), logits, 3, 0, 3, scratch, {&logprob, &rank, top_ids, top_logprobs, 3}, 0);
+    CHECK(std::isnan(logprob));
+}
+
+}  // namespace hotseat::tests
