@@ -12,8 +12,8 @@ from hotseat.sim.summary import Slo
 
 __all__ = ["DEFAULT_STEP_COST", "SchedulerBenchOptions", "SimulateOptions"]
 
-# Fitted to the default model on two cores of a server CPU, see docs/simulator.md.
-DEFAULT_STEP_COST = "0.004,0.0003,1e-7"
+# About what the default model takes on two cores of a server CPU, see docs/simulator.md.
+DEFAULT_STEP_COST = "0.004,0.0004,5e-7"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
