@@ -180,6 +180,19 @@ def test_equal_urgency_never_preempts() -> None:
     assert world.scheduler.stats().num_preemptions == 0
 
 
+def test_blocked_request_does_not_preempt_an_equal_that_passed_it() -> None:
+    world = crowded(scheduling_policy="priority", num_kv_blocks=20, max_num_batched_tokens=100)
+    world.add(40, "holder", max_tokens=4, priority=3)
+    world.step()
+    world.add(44, "big", max_tokens=1, priority=3)
+    world.now += 0.5
+    world.add(8, "small", max_tokens=20, priority=3)
+    assert world.step().admitted_ids == ["small"]
+    world.run()
+    assert world.scheduler.stats().num_preemptions == 0
+    world.assert_answers_are_right()
+
+
 def test_urgent_request_that_could_not_be_helped_preempts_nobody() -> None:
     world = World(
         scheduling_policy="priority", num_kv_blocks=20, block_size=4, max_num_batched_tokens=100, watermark=0.0

@@ -78,6 +78,7 @@ def test_short_prompts_have_their_first_token_within_two_steps_beside_a_prompt_o
         assert request.first_token_at is not None
         if request.id != "long":
             assert request.first_token_at - request.admitted_at <= 2.0
+            assert request.first_token_at <= 1 + sum(20 + 2 * index for index in range(50)) // 128 + 1
     assert len(world.batches) <= len(alone.batches) * 4 / 3 + 1
     shares = [world.sizes(batch)["long"] for batch in world.batches if "long" in world.sizes(batch)]
     assert min(shares[:-1]) >= 512 * 3 // 4
