@@ -63,6 +63,19 @@ def test_blocked_head_is_passed_at_most_the_stated_number_of_times() -> None:
     world.assert_answers_are_right()
 
 
+def test_short_ones_beside_a_long_prompt_count_as_passing_a_head_that_does_not_fit() -> None:
+    world = World(num_kv_blocks=100, block_size=16, max_num_batched_tokens=512, max_times_passed=1, max_model_len=1600)
+    world.add(800, "long", max_tokens=2)
+    world.step()
+    world.add(900, "big", max_tokens=2)
+    for name in ("a", "b"):
+        world.add(16, name, max_tokens=2)
+    assert world.step().admitted_ids == ["a"]
+    world.run()
+    admitted = [request_id for batch in world.batches for request_id in batch.admitted_ids]
+    assert admitted == ["long", "a", "big", "b"]
+
+
 def test_nobody_passes_when_the_bound_is_zero() -> None:
     world = World(num_kv_blocks=20, block_size=16, max_times_passed=0)
     world.add(200, "first", max_tokens=3)

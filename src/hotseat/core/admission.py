@@ -157,6 +157,7 @@ class Admission:
 
     def admit_short(self, plan: Plan, allowance: int, per_step: int) -> None:
         """Let short prompts sit down and compute with ``allowance`` tokens, each if it is done with the next step's."""
+        self._set_misfits_aside(plan)
         is_first = True
         while not plan.held_up and allowance > 0 and plan.left > 0 and 0 not in plan.closed_lanes:
             request = self._waiting.first_short(plan.now)
@@ -229,6 +230,21 @@ class Admission:
             return self._set_aside(request, needs, plan)
         self._sit(request, match.blocks, count, plan)
         return True
+
+    def _set_misfits_aside(self, plan: Plan) -> None:
+        """Set aside whoever is ahead of all short ones and does not fit, so that it counts who passes it."""
+        while not plan.held_up:
+            request = self._waiting.first(plan.now, closed_lanes=plan.closed_lanes)
+            if request is None or request.wait.lane == 0:
+                return
+            room = self._pool.num_free - self._headroom(request)
+            if math.ceil(request.num_tokens / self._config.block_size) <= room:
+                return  # fits even without a hit
+            match = self.cache.match(request)
+            needs = self._count_blocks(request, match)[1]
+            if match.leader is not None or needs <= room:
+                return
+            self._set_aside(request, needs, plan)
 
     def _headroom(self, request: Request) -> int:
         num_running = len(self._running)
