@@ -181,12 +181,13 @@ def test_equal_urgency_never_preempts() -> None:
 
 
 def test_blocked_request_does_not_preempt_an_equal_that_passed_it() -> None:
-    world = crowded(scheduling_policy="priority", num_kv_blocks=20, max_num_batched_tokens=100)
-    world.add(40, "holder", max_tokens=4, priority=3)
+    world = crowded(scheduling_policy="priority", num_kv_blocks=22, max_num_batched_tokens=100)
+    world.add(40, "stays", max_tokens=12, priority=3)
+    world.add(16, "leaves", max_tokens=2, priority=3)
     world.step()
-    world.add(44, "big", max_tokens=1, priority=3)
+    world.add(36, "big", max_tokens=1, priority=3)
     world.now += 0.5
-    world.add(8, "small", max_tokens=20, priority=3)
+    world.add(20, "small", max_tokens=12, priority=3)
     assert world.step().admitted_ids == ["small"]
     world.run()
     assert world.scheduler.stats().num_preemptions == 0
