@@ -160,7 +160,10 @@ def test_gaps_between_tokens_are_counted_over_preemptions_and_aborts(aborts: boo
     """Each token after the first closes one gap, and a request's gaps add up to the time from its first to its last."""
     arrivals = [
         Arrival(
-            id=f"r{index}", arrival_s=0.03 * index, prompt_len=30, output_len=40,
+            id=f"r{index}",
+            arrival_s=0.03 * index,
+            prompt_len=30,
+            output_len=40,
             abort_at_s=0.03 * index + 0.5 if aborts and index % 3 == 0 else None,
         )
         for index in range(30)

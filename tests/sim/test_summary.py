@@ -17,9 +17,20 @@ from sim.worlds import Run
 
 def outcome(**fields: Any) -> Outcome:
     defaults: dict[str, Any] = {
-        "id": "r", "tenant": "", "priority": 0, "reason": FinishReason.LENGTH, "arrived_at": 1.0,
-        "deadline_at": None, "admitted_at": 1.5, "first_token_at": 2.0, "finished_at": 5.0, "num_prompt_tokens": 9,
-        "num_output_tokens": 4, "num_cached_tokens": 0, "num_preemptions": 0, "is_cut": False,
+        "id": "r",
+        "tenant": "",
+        "priority": 0,
+        "reason": FinishReason.LENGTH,
+        "arrived_at": 1.0,
+        "deadline_at": None,
+        "admitted_at": 1.5,
+        "first_token_at": 2.0,
+        "finished_at": 5.0,
+        "num_prompt_tokens": 9,
+        "num_output_tokens": 4,
+        "num_cached_tokens": 0,
+        "num_preemptions": 0,
+        "is_cut": False,
     }
     return Outcome(**(defaults | fields))
 
