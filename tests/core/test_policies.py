@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -89,7 +91,7 @@ def test_sjf_expects_what_others_needed_rather_than_what_is_allowed() -> None:
     world.add(10, "holds the seat", max_tokens=3)
     world.step()
     world.add(20, "longer prompt", max_tokens=3)
-    world.add(15, "generous limit", max_tokens=1000)
+    world.add(15, "generous limit", max_tokens=200)
     world.run()
     assert order_of_admission(world)[-2:] == ["generous limit", "longer prompt"]
 
@@ -232,6 +234,21 @@ def test_own_policy_needs_two_methods() -> None:
         world.add(length, f"{length}", max_tokens=1)
     world.run()
     assert order_of_admission(world) == ["30", "20", "10"]
+
+
+def test_own_policy_of_the_guide_works() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(guide.partition("```python\n")[2].partition("```")[0], names)
+    world = World(names["Vip"](), max_num_seqs=1)
+    world.add(10, "guest", tenant="guest", max_tokens=5)
+    world.step()
+    world.add(10, "paying", tenant="acme", max_tokens=2)
+    world.add(10, "guest too", tenant="other", max_tokens=2)
+    assert world.step().admitted_ids == ["paying"]
+    world.run()
+    assert order_of_admission(world) == ["guest", "paying", "guest", "guest too"]
+    world.assert_answers_are_right()
 
 
 class Watching(LongestPromptFirst):
