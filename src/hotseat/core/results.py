@@ -34,6 +34,7 @@ class Results:
         num_decodes = batch.num_decodes
         if output.failed:
             num_decodes -= sum(chunk.request_id in output.failed for chunk in batch.chunks[:num_decodes])
+        assert len(output.sampled) >= num_decodes, f"step {batch.step}: the runner left a decode without a token"
         self._take_decodes(output.sampled[:num_decodes], updates, now)
         self._take_prefills(batch, output, output.sampled[num_decodes:], updates, now)
         return updates
@@ -85,6 +86,7 @@ class Results:
             if request.gathered_logprobs is not None:
                 request.gathered_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
             if chunk.samples:
+                assert request.id in tokens, f"step {batch.step}: the runner left {request.id} without a token"
                 updates.append(self._take_first_token(request, tokens[chunk.request_id], now))
 
     def _take_first_token(self, request: Request, sampled: SampledToken, now: float) -> RequestUpdate:
