@@ -157,6 +157,18 @@ def test_a_signal_lets_running_requests_finish_and_exits_with_0(number: int) -> 
         assert "Traceback" not in "".join(process.log)
 
 
+def test_a_stream_that_was_read_to_its_end_is_completed_in_the_log() -> None:
+    with running() as process:
+        with openai.OpenAI(base_url=f"{process.url}/v1", api_key="any", timeout=TIMEOUT_S) as client:
+            for _ in range(20):
+                list(client.completions.create(model="fake", prompt="a", max_tokens=3, stream=True))
+        process.signal()
+        assert process.wait() == 0
+        lines = [line for line in process.log if "POST /v1/completions" in line]
+        assert len(lines) == 20
+        assert all("completed" in line for line in lines)
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 def test_what_outlasts_the_time_is_told_so(signals: int) -> None:
     """One signal with no time to drain, or a second one while draining."""

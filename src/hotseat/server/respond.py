@@ -63,6 +63,8 @@ class GenerationResponse(Response):
         left = asyncio.create_task(_until_disconnect(receive))
         try:
             await asyncio.wait((self._work, left), return_when=asyncio.FIRST_COMPLETED)
+            if wire.is_complete:  # uvicorn calls the end of an answer a disconnect: let the work see its own end
+                await asyncio.wait((self._work,))
             if self._ended_by:
                 await _cancel(self._work)
                 await self._finish_early(wire, self._ended_by[0])

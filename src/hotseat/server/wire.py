@@ -41,8 +41,8 @@ class Wire:
                 self.has_begun = True
                 await self._send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
             self._last_sent_at = time.monotonic()
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
             self.is_complete = not more
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def send_json(self, body: bytes) -> None:
         """Send a whole response."""
@@ -51,8 +51,8 @@ class Wire:
         async with self._lock:
             self.has_begun = True
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._send({"type": "http.response.body", "body": body, "more_body": False})
             self.is_complete = True
+            await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def keep_alive(self) -> None:
         """Watch a stream until cancelled."""
