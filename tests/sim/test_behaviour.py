@@ -44,7 +44,10 @@ MAX_LEAD_S = {"fcfs": 0.0, "priority": 5 * AGING_S, "sjf": 11 * AGING_S}
 def starvation_run(policy: str) -> Run:
     return Run(
         random_load(2000, rate=10.0),
-        scheduling_policy=policy, aging_s=AGING_S, num_kv_blocks=6000, max_num_seqs=32,
+        scheduling_policy=policy,
+        aging_s=AGING_S,
+        num_kv_blocks=6000,
+        max_num_seqs=32,
         # Both let others pass for a reason of their own, with bounds of their own; tested below.
         short_prefill_share=0.0,
         max_times_passed=0,

@@ -145,9 +145,10 @@ def replay(
 
 
 def _part(name: str, record: dict[str, Any]) -> Any:
-    """Return what is compared: of ends and preemptions the ids alone, since an engine words causes as they were."""
+    """Return what is compared. Of those who ended it is the ids alone: what ended a request from outside is an abort
+    here, and those that ended together have no order."""
     value = record[name]
-    return [entry["id"] for entry in value] if name in ("finished", "preempted") else value
+    return sorted(entry["id"] for entry in value) if name == "finished" else value
 
 
 def _difference(name: str, wanted: dict[str, Any], formed: dict[str, Any]) -> str:
