@@ -137,6 +137,19 @@ def test_request_that_outgrows_the_pool_alone_ends_with_length_and_the_scheduler
     world.assert_answers_are_right()
 
 
+def test_request_that_outgrows_the_pool_beside_one_that_shares_its_blocks_ends_with_length() -> None:
+    world = World(scheduling_policy="priority", num_kv_blocks=12, block_size=1, max_num_seqs=2, watermark=0.0)
+    world.add(list(range(8)), "outgrows", max_tokens=None, priority=5)
+    for _ in range(4):
+        world.step()
+    world.add(list(range(8)), "shares", max_tokens=3, priority=0)
+    world.step()
+    world.run()
+    assert world.ends == {"outgrows": FinishReason.LENGTH, "shares": FinishReason.LENGTH}
+    assert world.requests["outgrows"].num_tokens == 13
+    world.assert_answers_are_right()
+
+
 def test_urgent_request_takes_a_seat_in_the_next_step_and_one_victim_resumes_with_the_same_output() -> None:
     world = World(scheduling_policy="priority", max_num_seqs=4, max_num_batched_tokens=64)
     for index in range(4):

@@ -99,7 +99,7 @@ class Batch:
     admitted_ids: list[RequestId] = field(default_factory=list)
     preempted: list[Preemption] = field(default_factory=list)
     deferred: list[Deferral] = field(default_factory=list)  # with the reason, new or unchanged in this step
-    ended: list[RequestUpdate] = field(default_factory=list)  # ended by schedule() itself (outgrew the pool, timed out)
+    ended: list[RequestUpdate] = field(default_factory=list)  # ended by schedule() itself: timed out
     num_waiting: int = 0
     blocks_used: int = 0  # held by running requests; blocks_used + blocks_free is the whole pool
     blocks_cached: int = 0  # those of the free blocks that hold content which a prefix hit can still use

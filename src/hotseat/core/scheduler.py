@@ -21,8 +21,9 @@ Ownership   request in  waiting  ──sit──►  running  ──ends──�
                             └────preempt──────┘
 
 Progress: a step with work outstanding computes a token or ends a request. An empty running set leaves all blocks free,
-and whatever was let in at ``add`` fits in all blocks; a running set that cannot grow loses its least urgent member,
-down to one, which is ended. The only exception is a closed gate of a batching mode that waits for more requests.
+and nobody outgrows all blocks: a sequence that would has reached its length limit. A running set that cannot grow loses
+its least urgent member, down to one. The only exception is a closed gate of a batching mode that waits for more
+requests.
 
 Cost: a decoding request is touched twice a step, for its chunk and for its token; for blocks only when its last one
 is full.
@@ -101,7 +102,8 @@ class Scheduler:
         self._limits.check_room(request, self._running.num_free_seats)
         params, num_prompt = request.params, request.num_prompt_tokens
         request.serial, self._num_added = self._num_added, self._num_added + 1
-        max_len = self.config.max_model_len
+        # Whoever outgrows the KV cache could not resume after a preemption; the newest token needs no slot.
+        max_len = min(self.config.max_model_len, self.config.num_kv_blocks * self.config.block_size + 1)
         request.end_at = max_len if params.max_tokens is None else min(max_len, num_prompt + params.max_tokens)
         eos = frozenset() if params.ignore_eos else request.eos_token_ids
         request.ends_on = eos.union(params.stop_token_ids)
@@ -231,7 +233,6 @@ class Scheduler:
 
     def _begin_step(self, now: float) -> Plan:
         batch = Batch(step=self._num_steps, chunks=[], budget=self._budget.tokens(self._running))
-        batch.released_ids, self._released_ids = self._released_ids, []
         self._num_steps += 1
         self._scheduled_at = now
         return Plan(batch, now, self.config.long_prefill_token_threshold or batch.budget)
@@ -239,7 +240,10 @@ class Scheduler:
     def _end_overdue(self, plan: Plan) -> None:
         for request, why in self._limits.overdue(plan.now):
             if request.status is not RequestStatus.FINISHED:
-                self._end_in_schedule(request, FinishReason.TIMEOUT, f"{request.id} {why}", plan)
+                self._end(request, FinishReason.TIMEOUT, plan.now)
+                plan.batch.ended.append(final_update(request, error=f"{request.id} {why}"))
+        plan.batch.released_ids += self._released_ids
+        self._released_ids = []
 
     def _grow_decodes(self, plan: Plan) -> None:
         """Give every decode whose blocks are full one more."""
@@ -251,10 +255,7 @@ class Scheduler:
     def _grow(self, request: Request, plan: Plan) -> None:
         """Append a block to the table of ``request``; as long as none is free, the least urgent running one gets up."""
         while (block := self._running.grow(request)) is None:
-            if len(self._running) == 1:
-                reason = FinishReason.LENGTH if request.output_token_ids else FinishReason.ERROR
-                self._end_in_schedule(request, reason, f"{request.id} outgrew the KV cache", plan)
-                return
+            assert len(self._running) > 1, f"{request.id} is alone and outgrew the KV cache without an end"
             victim = self._admission.least_urgent()
             self._admission.preempt(victim, f"blocks: {request.id} needed 1, 0 free", plan)
             if victim is request:
@@ -300,13 +301,6 @@ class Scheduler:
         return batch
 
     # Ends
-
-    def _end_in_schedule(self, request: Request, reason: FinishReason, message: str, plan: Plan) -> None:
-        self._end(request, reason, plan.now)
-        plan.batch.released_ids += self._released_ids
-        self._released_ids = []
-        plan.grown.pop(request.id, None)
-        plan.batch.ended.append(final_update(request, error=None if reason is FinishReason.LENGTH else message))
 
     def _end(self, request: Request, reason: FinishReason, now: float) -> None:
         """Forget ``request``; its seat and its blocks are free when this returns."""
