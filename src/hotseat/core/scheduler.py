@@ -242,8 +242,6 @@ class Scheduler:
             if request.status is not RequestStatus.FINISHED:
                 self._end(request, FinishReason.TIMEOUT, plan.now)
                 plan.batch.ended.append(final_update(request, error=f"{request.id} {why}"))
-        plan.batch.released_ids += self._released_ids
-        self._released_ids = []
 
     def _grow_decodes(self, plan: Plan) -> None:
         """Give every decode whose blocks are full one more."""
@@ -294,6 +292,8 @@ class Scheduler:
 
     def _end_step(self, plan: Plan) -> Batch:
         batch, pool = plan.batch, self._pool
+        batch.released_ids += self._released_ids
+        self._released_ids = []
         batch.new_blocks = list(plan.grown.values())
         batch.num_tokens = batch.budget - plan.left
         batch.num_waiting = len(self._waiting)
