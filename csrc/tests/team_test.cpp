@@ -33,7 +33,7 @@ void check_run(Team& team, const std::vector<int>& totals, int rounds = 0) {
         for (size_t phase = 0; phase < totals.size(); ++phase)
             team.for_each(totals[phase], member, [&](int item, int who) {
                 if (who != member || who < 0 || who >= team.size()) ++num_strangers;
-                busy(rounds);
+                busy(item + 1 == totals[phase] ? 10 * rounds : rounds);  // the others have to wait for the last
                 ++done[phase][item];
                 if (phase == 0) return;
                 for (int count : done[phase - 1])
@@ -55,13 +55,13 @@ TEST(team_does_every_item_once_and_phases_in_order) {
         for (int run = 0; run < 200; ++run) {
             std::vector<int> totals(1 + random.below(8));
             for (int& total : totals) total = random.below(4) == 0 ? random.below(2) : random.below(40);
-            check_run(team, totals, run % 2 * 200);
+            check_run(team, totals, run % 2 * 1000);
         }
     }
 }
 
 TEST(team_shares_the_work) {
-    for (int size : {2, 3, 5}) {
+    for (int size : {2, 3}) {
         Team team(size);
         std::vector<int> num_done(size);  // each member counts its own
         // When the others wake up is up to the machine: soon, unless it is very busy.
