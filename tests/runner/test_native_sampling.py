@@ -102,13 +102,13 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
     allowed = rng.choice(VOCAB + 50, int(rng.choice([1, 2, 40, 700])), replace=False).tolist()
     biased = rng.integers(0, VOCAB + 20, 12).tolist()  # ids may come twice, or not exist
     return SamplingParams(
-        temperature=maybe(0.8, [1e-6, 1e-5, 2e-5, 1e-3, 0.1, 0.7, 1.0, 1.5, 8.0, 1e4], 0.0),
+        temperature=maybe(0.8, [1e-6, 1e-5, 2e-5, 1e-3, 0.1, 0.7, 1.0, 1.5, 8.0, 1e4, 1e300], 0.0),
         top_k=int(maybe(0.4, [1, 2, 3, 20, 100, VOCAB - 1, VOCAB, VOCAB + 1, 2**31 - 1], 0)),
         top_p=maybe(0.4, [1e-9, 0.1, 0.5, 0.9, 0.99, 0.9999, 1.0], 1.0),
         min_p=maybe(0.3, [1e-12, 1e-6, 1e-4, 0.05, 0.5, 1.0], 0.0),
         presence_penalty=maybe(0.3, [-2.0, 0.3, 2.0], 0.0),
         frequency_penalty=maybe(0.3, [-2.0, 0.1, 2.0], 0.0),
-        repetition_penalty=maybe(0.3, [0.5, 1.2, 1.0001, 10.0], 1.0),
+        repetition_penalty=maybe(0.3, [0.5, 1.2, 1.0001, 10.0, 1e-300, 1e300], 1.0),
         logit_bias=tuple((id_, float(rng.uniform(-20, 20))) for id_ in biased) if rng.random() < 0.3 else (),
         allowed_token_ids=tuple(allowed) if rng.random() < 0.3 else None,
         min_tokens=(min_tokens := int(maybe(0.4, [1, 3, 100], 0))),
@@ -208,6 +208,23 @@ def test_request_without_candidates_fails_alone() -> None:
     assert set(output.failed) == {"masked", "greedy masked"}
     assert [token.request_id for token in output.sampled] == ["other"]
     assert output.sampled[0].token_id in (5, 6)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-5, 1.0, 1e39, 1e308])
+@pytest.mark.parametrize("repetition_penalty", [1e-300, 1e-20, 1.0, 1e20, 1e300])
+def test_extreme_factors_choose_among_the_allowed_all_the_same(temperature: float, repetition_penalty: float) -> None:
+    checked = CheckedRunner()
+    allowed = range(3, VOCAB, 7)
+    params = SamplingParams(
+        temperature=temperature,
+        repetition_penalty=repetition_penalty,
+        top_k=700,
+        presence_penalty=2.0,
+        allowed_token_ids=tuple(allowed),
+    )
+    run_round(checked, np.random.default_rng(5), [params] * NUM_SEATS, steps=4)
+    assert set(checked.chosen) <= set(allowed)
+    assert checked.num_near_misses <= 1
 
 
 def test_logprobs_of_the_prompt_are_those_of_its_logits() -> None:

@@ -33,6 +33,9 @@ UInt8Array: TypeAlias = NDArray[np.uint8]
 
 _UINT64_MASK = (1 << 64) - 1
 _INT32_MAX = (1 << 31) - 1
+# Within these a float32 logit that is divided by one factor after the other stays what it was: finite, or -inf. Zero
+# and infinity would make NaNs, which no sampler can order.
+_LEAST_FACTOR, _LARGEST_FACTOR = 1e-20, 1e20
 
 
 class PromptSpan(NamedTuple):
@@ -125,14 +128,14 @@ class SeatSampling:
 
     def set(self, seat: int, params: SamplingParams, seed: int) -> None:
         """Take over the parameters of a request that sits down."""
-        self.temperature[seat] = params.temperature
+        self.temperature[seat] = min(params.temperature, _LARGEST_FACTOR)
         self.top_p[seat] = params.top_p
         self.top_k[seat] = min(max(params.top_k, 0), _INT32_MAX)
         self.min_p[seat] = params.min_p
         self.seed[seat] = seed & _UINT64_MASK
         self.presence_penalty[seat] = params.presence_penalty
         self.frequency_penalty[seat] = params.frequency_penalty
-        self.repetition_penalty[seat] = params.repetition_penalty
+        self.repetition_penalty[seat] = min(max(params.repetition_penalty, _LEAST_FACTOR), _LARGEST_FACTOR)
         self.min_tokens[seat] = min(params.min_tokens, _INT32_MAX)
         self.num_logprobs[seat] = -1 if params.logprobs is None else params.logprobs
         self.num_prompt_logprobs[seat] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
