@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings/names.h"
 #include "decoder/decoder.h"
 #include "kernels/table.h"
 
@@ -32,13 +33,6 @@ Kind kind_named(const std::string& name) {
     return found->second;
 }
 
-WeightMode mode_named(const std::string& name) {
-    if (name == "int8") return WeightMode::int8;
-    if (name == "bf16") return WeightMode::bf16;
-    if (name == "fp32") return WeightMode::fp32;
-    throw std::invalid_argument("weight mode " + name + " is not one of int8, bf16, fp32");
-}
-
 std::vector<std::string> supported_isas() {
     std::vector<std::string> names = {"scalar"};
 #if defined(__x86_64__)
@@ -51,19 +45,6 @@ std::vector<std::string> supported_isas() {
     }
 #endif
     return names;
-}
-
-const KernelTable& table_named(const std::string& name) {
-    for (const std::string& isa : supported_isas())
-        if (isa == name) {
-#if defined(__x86_64__)
-            if (name == "avx2") return avx2_table();
-            if (name == "avx512") return avx512_table();
-            if (name == "avx512bf16") return avx512bf16_table();
-#endif
-            return scalar_table();
-        }
-    throw std::invalid_argument("this machine does not have the instruction set " + name);
 }
 
 StoredMatrix matrix_of(const std::string& kind, const Bytes& data) {
@@ -166,6 +147,12 @@ public:
                 nb::find(this)};
     }
 
+    nb::dict step_seconds() {
+        nb::dict seconds;
+        for (int i = 0; i < kNumWorks; ++i) seconds[kWorkNames[i]] = decoder_.timer().seconds()[i];
+        return seconds;
+    }
+
     Decoder& decoder() { return decoder_; }
 
 private:
@@ -208,6 +195,26 @@ void pack(Set&& set) {
 }
 
 }  // namespace
+
+WeightMode mode_named(const std::string& name) {
+    if (name == "int8") return WeightMode::int8;
+    if (name == "bf16") return WeightMode::bf16;
+    if (name == "fp32") return WeightMode::fp32;
+    throw std::invalid_argument("weight mode " + name + " is not one of int8, bf16, fp32");
+}
+
+const KernelTable& table_named(const std::string& name) {
+    for (const std::string& isa : supported_isas())
+        if (isa == name) {
+#if defined(__x86_64__)
+            if (name == "avx2") return avx2_table();
+            if (name == "avx512") return avx512_table();
+            if (name == "avx512bf16") return avx512bf16_table();
+#endif
+            return scalar_table();
+        }
+    throw std::invalid_argument("this machine does not have the instruction set " + name);
+}
 
 NB_MODULE(_native, m) {
     m.doc() = "One step of a decoder-only transformer, batched over requests.";
@@ -261,7 +268,12 @@ NB_MODULE(_native, m) {
         .def_prop_ro("weight_bytes", [](BoundDecoder& self) { return self.decoder().weight_bytes(); })
         .def_prop_ro("kv_bytes", [](BoundDecoder& self) { return self.decoder().kv_bytes(); })
         .def_prop_ro("num_threads", [](BoundDecoder& self) { return self.decoder().num_threads(); })
-        .def_prop_ro("isa", [](BoundDecoder& self) { return std::string(self.decoder().isa()); });
+        .def_prop_ro("isa", [](BoundDecoder& self) { return std::string(self.decoder().isa()); })
+        .def(
+            "time_steps", [](BoundDecoder& self, bool enabled) { self.decoder().timer().enable(enabled); },
+            nb::arg("enabled"), "Switch the clock on, counting from nothing, or off.")
+        .def("step_seconds", &BoundDecoder::step_seconds, "Seconds of the steps so far by kind of work.");
+    bind_bench(m);
 }
 
 }  // namespace hotseat

@@ -111,8 +111,10 @@ size_t Decoder::weight_bytes() const {
 void Decoder::step(const BatchCounts& counts) {
     counts_ = counts;
     if (counts.num_tokens == 0) return;
+    timer_.start();
     plan_attention();
     team_.run([this](int member) { run_member(member); });
+    timer_.count(Work::other);
 }
 
 void Decoder::run_member(int member) {
@@ -121,6 +123,7 @@ void Decoder::run_member(int member) {
         const int end = std::min((item + 1) * per_item, counts_.num_tokens);
         for (int row = item * per_item; row < end; ++row) embed(row);
     });
+    count(Work::other, member);
     for (int layer = 0; layer < shape_.num_layers; ++layer) run_layer(layer, member);
     sample_rows(member);
     prompt_logprobs(member);
@@ -144,8 +147,10 @@ void Decoder::run_layer(int index, int member) {
         const int end = std::min((item + 1) * per_item, rows);
         for (int row = item * per_item; row < end; ++row) rotate_and_store(index, row);
     });
+    count(Work::rope, member);
     team_.for_each(static_cast<int>(items_.size()), member,
                    [&](int item, int who) { attend(index, items_[item], scratch_[who]); });
+    count(Work::attention, member);
     team_.for_each(row_items, member, [&](int item, int) {
         const int end = std::min((item + 1) * per_item, rows);
         for (int row = item * per_item; row < end; ++row) {
@@ -154,6 +159,7 @@ void Decoder::run_layer(int index, int member) {
             layer.attention_output.encode(kernels_, out, encoded_, row);
         }
     });
+    count(Work::encode, member);
     multiply(layer.attention_output, member, rows, x_.as<float>(), hidden, Epilogue::add);
     encode_normed(layer.mlp_norm.data(), layer.gate_up, member, rows, nullptr);
     multiply(layer.gate_up, member, rows, mlp_.as<float>(), shape_.intermediate_size, Epilogue::swiglu);
@@ -163,6 +169,7 @@ void Decoder::run_layer(int index, int member) {
             layer.down.encode(kernels_, mlp_.as<float>() + static_cast<size_t>(row) * shape_.intermediate_size,
                               encoded_, row);
     });
+    count(Work::encode, member);
     multiply(layer.down, member, rows, x_.as<float>(), hidden, Epilogue::add);
 }
 
@@ -181,11 +188,13 @@ void Decoder::encode_normed(const float* weight, const Linear& linear, int membe
             linear.encode(kernels_, normed, encoded_, i);
         }
     });
+    count(Work::encode, member);
 }
 
 void Decoder::multiply(const Linear& linear, int member, int num_rows, float* out, size_t stride, Epilogue epilogue) {
     team_.for_each(linear.num_items(num_rows), member,
                    [&](int item, int) { linear.compute(kernels_, encoded_, num_rows, out, stride, epilogue, item); });
+    count(&linear == &output_ ? Work::head : Work::linear, member);
 }
 
 void Decoder::rotate_and_store(int layer, int row) {
@@ -230,6 +239,7 @@ void Decoder::sample_rows(int member) {
             write_logprobs(kernels_, logits, shape_.vocab_size, results_.token_ids[i], num_top, scratch,
                            results_.sampled, i);
     });
+    count(Work::sampling, member);
 }
 
 void Decoder::prompt_logprobs(int member) {
@@ -243,6 +253,7 @@ void Decoder::prompt_logprobs(int member) {
                            batch_.prompt_targets[first + i], batch_.prompt_num_logprobs[first + i],
                            *scratch_[who].sampler, results_.prompt, first + i);
         });
+        count(Work::sampling, member);
     }
 }
 

@@ -20,6 +20,7 @@
 #include "decoder/linear.h"
 #include "decoder/sampler.h"
 #include "decoder/step.h"
+#include "decoder/step_timer.h"
 #include "decoder/team.h"
 
 namespace hotseat {
@@ -73,6 +74,8 @@ public:
     void bind(const SamplerInputs& inputs, const BatchArrays& batch, const ResultArrays& results);
     void set_sampler_lists(const RaggedArrays& bias, const RaggedArrays& allowed, const RaggedArrays& banned);
     void step(const BatchCounts& counts);
+    // Where the time of the steps goes, when it is enabled.
+    StepTimer& timer() { return timer_; }
 
     int num_threads() const { return team_.size(); }
     size_t weight_bytes() const;
@@ -100,6 +103,10 @@ private:
     };
 
     void run_member(int member);
+    // Member 0 tells the timer that a phase has ended.
+    void count(Work work, int member) {
+        if (member == 0) timer_.count(work);
+    }
     void run_layer(int index, int member);
     void embed(int row);
     void encode_normed(const float* weight, const Linear& linear, int member, int num_rows, const int32_t* gather);
@@ -125,6 +132,7 @@ private:
     const WeightMode mode_;
     const KernelTable& kernels_;
     Team team_;
+    StepTimer timer_;
     KvCache kv_;
     StoredMatrix embedding_{};
     std::vector<float> output_norm_;

@@ -10,6 +10,7 @@
 #include "kernels/linear.h"
 #include "kernels/attention.h"
 #include "kernels/vocabulary.h"
+#include "kernels/limits.h"
 // clang-format on
 
 namespace hotseat::HOTSEAT_ISA {
@@ -38,6 +39,8 @@ static constexpr KernelTable make_table(const char* name) {
         .sum_of_exponentials = sum_of_exponentials,
         .weigh = weigh,
         .divide_all = divide_all,
+        .read_memory = read_memory,
+        .multiply_in_registers = multiply_in_registers,
     };
 }
 

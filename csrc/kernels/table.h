@@ -118,6 +118,12 @@ struct KernelTable {
     // block_sums[b] adds the b-th 256 weights.
     void (*weigh)(const float* x, int n, float max, float* relative, int32_t* weights, int64_t* block_sums);
     void (*divide_all)(float* x, int n, float divisor);
+
+    // What this set can do at most, for comparison: see limits.h.
+    float (*read_memory)(const uint8_t* data, size_t num_bytes);
+    // Do `rounds` rounds of a mode's dot product, return how many operations that
+    // was; state is float[1024].
+    int64_t (*multiply_in_registers)(WeightMode mode, int64_t rounds, float* state);
 };
 
 const KernelTable& scalar_table();

@@ -84,6 +84,14 @@ class NativeRunner:
         """
         return np.array(self._decoder.logits(self._table.flat.num_samples))
 
+    def time_steps(self, enabled: bool) -> None:
+        """Switch the clock inside the native step on, counting from nothing, or off."""
+        self._decoder.time_steps(enabled)
+
+    def step_seconds(self) -> dict[str, float]:
+        """Return the seconds of the native steps since ``time_steps(True)``, by kind of work."""
+        return self._decoder.step_seconds()
+
     def close(self) -> None:
         """Release threads and memory; idempotent."""
         self.__dict__.pop("_decoder", None)

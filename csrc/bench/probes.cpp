@@ -1,0 +1,184 @@
+#include "bench/probes.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+
+namespace hotseat {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kReadItem = size_t{1} << 20;
+constexpr int kStateFloats = 1024;  // more than all accumulators of any instruction set
+constexpr int kReadItems = 32;
+constexpr double kPeakItemSeconds = 1e-4;
+constexpr int kPeakItems = 8;  // a thread
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Keeps the calling thread on one of the CPUs that it may use, as long as this object lives.
+class Pin {
+public:
+    explicit Pin(int index) {
+#if defined(__linux__)
+        if (sched_getaffinity(0, sizeof(allowed_), &allowed_) != 0) return;
+        int skip = index % CPU_COUNT(&allowed_), cpu = 0;
+        for (; cpu < CPU_SETSIZE; ++cpu)
+            if (CPU_ISSET(cpu, &allowed_) && skip-- == 0) break;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        is_pinned_ = sched_setaffinity(0, sizeof(one), &one) == 0;
+#else
+        (void)index;
+#endif
+    }
+    ~Pin() {
+#if defined(__linux__)
+        if (is_pinned_) sched_setaffinity(0, sizeof(allowed_), &allowed_);
+#endif
+    }
+    Pin(const Pin&) = delete;
+    Pin& operator=(const Pin&) = delete;
+
+private:
+#if defined(__linux__)
+    cpu_set_t allowed_;
+    bool is_pinned_ = false;
+#endif
+};
+
+// Call `measured(member)` on all members of the team, each on a CPU of its own, and return the seconds that it took.
+// They begin together: a thread that still wakes up would otherwise make the others look slow.
+template <class Measured>
+double time_together(Team& team, Measured&& measured) {
+    std::atomic<int> arrived{0};
+    std::atomic<bool> may_begin{false};
+    Clock::time_point start, end;
+    team.run([&](int member) {
+        const Pin pin(member);
+        team.for_each(team.size(), member, [&](int, int) {
+            if (arrived.fetch_add(1) + 1 == team.size()) {
+                start = Clock::now();
+                may_begin.store(true, std::memory_order_release);
+            }
+            while (!may_begin.load(std::memory_order_acquire)) {
+            }
+        });
+        measured(member);
+        if (member == 0) end = Clock::now();
+    });
+    return std::chrono::duration<double>(end - start).count();
+}
+
+// Numbers in [-1, 1) that look random.
+void fill(float* values, size_t count) {
+    uint32_t state = 2463534242u;
+    for (size_t i = 0; i < count; ++i) {
+        state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+        values[i] = static_cast<float>(static_cast<int32_t>(state)) * 4.656612873e-10f;
+    }
+}
+
+}  // namespace
+
+LimitProbe::LimitProbe(int num_threads, size_t buffer_bytes)
+    : team_(num_threads),
+      buffer_(std::max(buffer_bytes / kReadItem, size_t{1}) * kReadItem),
+      results_(static_cast<size_t>(num_threads) * kStateFloats, 0.5f) {
+    const int num_items = static_cast<int>(buffer_.size() / kReadItem);
+    team_.run([&](int member) {
+        team_.for_each(num_items, member, [&](int item, int) {
+            fill(reinterpret_cast<float*>(buffer_.as<uint8_t>() + item * kReadItem), kReadItem / sizeof(float));
+        });
+    });
+}
+
+double LimitProbe::read_bandwidth(const KernelTable& kernels) {
+    const int num_items = static_cast<int>(buffer_.size() / kReadItem), first = next_item_;
+    const int count = std::min(num_items, kReadItems);
+    next_item_ = (first + count) % num_items;
+    const double seconds = time_together(team_, [&](int member) {
+        team_.for_each(count, member, [&](int i, int who) {
+            const size_t item = (first + i) % num_items;
+            results_[who] += kernels.read_memory(buffer_.as<uint8_t>() + item * kReadItem, kReadItem);
+        });
+    });
+    return static_cast<double>(count) * kReadItem / seconds;
+}
+
+double LimitProbe::peak(const KernelTable& kernels, WeightMode mode) {
+    int64_t rounds = 1;
+    for (double seconds = 0.0; seconds < kPeakItemSeconds; rounds *= 2) {
+        const Clock::time_point start = Clock::now();
+        kernels.multiply_in_registers(mode, rounds, results_.data());
+        seconds = seconds_since(start);
+    }
+    std::fill(results_.begin(), results_.end(), 0.5f);
+    std::vector<double> operations(team_.size());
+    const double seconds = time_together(team_, [&](int member) {
+        team_.for_each(kPeakItems * team_.size(), member, [&](int, int who) {
+            float* state = results_.data() + static_cast<size_t>(who) * kStateFloats;
+            operations[who] += static_cast<double>(kernels.multiply_in_registers(mode, rounds, state));
+        });
+    });
+    double sum = 0.0;
+    for (double each : operations) sum += each;
+    return sum / seconds;
+}
+
+LinearProbe::LinearProbe(const KernelTable& packer, WeightMode mode, int in_features, int num_outputs,
+                         Epilogue epilogue, int num_copies, int max_rows, int num_threads)
+    : team_(num_threads), epilogue_(epilogue), max_rows_(max_rows) {
+    if (in_features < 1 || num_outputs < 2 || num_copies < 1 || max_rows < 1)
+        throw std::invalid_argument("sizes must be positive");
+    // Rows that overlap: random, and small enough to stay in a cache while they are packed.
+    std::vector<float> numbers(static_cast<size_t>(in_features) + num_outputs);
+    fill(numbers.data(), numbers.size());
+    const bool is_swiglu = epilogue == Epilogue::swiglu;
+    const StoredMatrix part{Kind::F32, reinterpret_cast<const uint8_t*>(numbers.data()), sizeof(float),
+                            is_swiglu ? num_outputs / 2 : num_outputs};
+    const std::vector<StoredMatrix> sources(is_swiglu ? 2 : 1, part);
+    for (int i = 0; i < num_copies; ++i) copies_.emplace_back(packer, team_, mode, in_features, sources, is_swiglu);
+
+    const Linear& linear = copies_.front();
+    rows_.stride = (linear.encoded_row_bytes() + 4 + 63) / 64 * 64;
+    values_ = Memory(max_rows * rows_.stride);
+    scale_ = Memory(max_rows * sizeof(float));
+    sum_ = Memory(max_rows * sizeof(int32_t));
+    rows_.values = values_.as<uint8_t>();
+    rows_.scale = scale_.as<float>();
+    rows_.sum = sum_.as<int32_t>();
+    out_stride_ = is_swiglu ? num_outputs / 2 : num_outputs;
+    out_ = Memory(max_rows * out_stride_ * sizeof(float));
+    std::vector<float> row(static_cast<size_t>(in_features) + 16);
+    for (int i = 0; i < max_rows; ++i) {
+        std::copy_n(numbers.begin() + i % num_outputs, in_features, row.begin());
+        linear.encode(packer, row.data(), rows_, i);
+    }
+}
+
+double LinearProbe::seconds(const KernelTable& kernels, int rows, int count) {
+    if (rows < 1 || rows > max_rows_ || count < 1) throw std::invalid_argument("rows or count out of range");
+    const int num_items = copies_.front().num_items(rows);
+    const size_t first = next_copy_;
+    next_copy_ = (first + count) % copies_.size();
+    const double seconds = time_together(team_, [&](int member) {
+        for (int i = 0; i < count; ++i) {
+            const Linear& linear = copies_[(first + i) % copies_.size()];
+            team_.for_each(num_items, member, [&](int item, int) {
+                linear.compute(kernels, rows_, rows, out_.as<float>(), out_stride_, epilogue_, item);
+            });
+        }
+    });
+    return seconds / count;
+}
+
+}  // namespace hotseat
