@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str]) -> int:
     commands = _commands()
     if not words or words[0] in ("-h", "--help", "help"):
-        lines = "\n".join(f"  {name:<14}{command.help}" for name, command in commands.items())
+        lines = "\n".join(f"  {name:<17}{command.help}" for name, command in commands.items())
         sys.stdout.write(USAGE.format(commands=lines))
         return 0
     if words[0] in ("-V", "--version"):
@@ -89,6 +89,7 @@ def _commands() -> dict[str, Command]:
         "pull": Command(help="fetch a model, so that later starts need no network", run=_pull),
         "generate": Command(help="complete a text", run=_generate),
         "chat": Command(help="talk to a model in the terminal", run=_chat),
+        "explain": Command(help="say where the requests of a server are, and why", run=_explain),
         "simulate": Command(help="run the scheduler on a file of requests, without a model", run=_simulate),
         "bench serve": Command(help="measure a server under load", run=_bench_serve),
         "bench scheduler": Command(help="measure what the scheduler costs", run=_bench_scheduler),
@@ -164,6 +165,15 @@ def _bench_serve(words: list[str]) -> int:
         "bench serve", "Measure an OpenAI-compatible server under load.", known, words, prefix="HOTSEAT_BENCH_"
     )
     return run(options.build(BenchConfig, values), command=shlex.join(["hotseat", "bench", "serve", *words]))
+
+
+def _explain(words: list[str]) -> int:
+    from hotseat.asking import ExplainOptions, explain
+
+    known = options.collect(("request", ExplainOptions))
+    values = _read("explain", "Say where requests are, and why.", known, words, positional="request_id")
+    sys.stdout.write(explain(options.build(ExplainOptions, values)))
+    return 0
 
 
 def _simulate(words: list[str]) -> int:

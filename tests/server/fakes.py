@@ -274,15 +274,19 @@ class FakeServer:
 
         return self.run(exchange())
 
-    def start_post(self, target: str, body: Any) -> tuple[Exchange, asyncio.Task[None]]:
+    def start_post(
+        self, target: str, body: Any, headers: Mapping[str, str] | None = None
+    ) -> tuple[Exchange, asyncio.Task[None]]:
         """Begin a request from inside the event loop."""
-        return self._start("POST", target, json.dumps(body).encode())
+        return self._start("POST", target, json.dumps(body).encode(), headers or {})
 
     def start_get(self, target: str) -> tuple[Exchange, asyncio.Task[None]]:
-        return self._start("GET", target, b"")
+        return self._start("GET", target, b"", {})
 
-    def _start(self, method: str, target: str, body: bytes) -> tuple[Exchange, asyncio.Task[None]]:
-        one = Exchange(method, target, body, {"content-type": "application/json"})
+    def _start(
+        self, method: str, target: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[Exchange, asyncio.Task[None]]:
+        one = Exchange(method, target, body, {"content-type": "application/json", **headers})
         return one, asyncio.create_task(self.app(one.scope, one.receive, one.send))
 
     def text(self, num_tokens: int, start: int = 0) -> str:

@@ -92,6 +92,31 @@ def test_a_request_is_explained_by_its_answers_id_and_its_sequences(server: Fake
     assert single["sequences"][0]["reason"]
 
 
+def test_answers_under_way_are_listed_and_explained_by_the_clients_id(start: Callable[..., FakeServer]) -> None:
+    server = start(max_num_seqs=1)
+
+    async def ask() -> tuple[Any, Any]:
+        server.runner.hold()
+        headers = {"x-request-id": "mine"}
+        _, first = server.start_post("/v1/completions", completion(max_tokens=400))
+        await server.runner.until_entered()
+        _, second = server.start_post("/v1/completions", completion(max_tokens=2), headers=headers)
+        server.runner.step()
+        await server.runner.until_entered()
+        listed = await step_until_done(server, get(server, "/v1/requests"))
+        mine = await step_until_done(server, get(server, "/v1/requests/mine/explain"))
+        server.runner.release()
+        await asyncio.gather(first, second)
+        return listed["data"], mine["sequences"]
+
+    listed, mine = server.run(ask())
+    assert [entry["client_request_id"] for entry in listed] == [None, "mine"]
+    assert [entry["sequences"][0]["status"] for entry in listed] == ["running", "waiting"]
+    assert mine[0]["request_id"] == listed[1]["sequences"][0]["request_id"]
+    assert "seat" in mine[0]["reason"]
+    assert server.get("/v1/requests").json()["data"] == []
+
+
 async def step_until_done(server: FakeServer, question: Any) -> Any:
     """Let steps pass until the engine, which answers between two of them, has answered."""
     asked = asyncio.create_task(question)

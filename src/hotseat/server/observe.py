@@ -14,7 +14,8 @@ from hotseat.core.request import RequestId
 from hotseat.server.body import read_json
 from hotseat.server.errors import ApiError
 from hotseat.server.schema import AbortRequest
-from hotseat.server.state import ServerContext, context_of
+from hotseat.server.services import ServerServices
+from hotseat.server.state import Flight, ServerContext, context_of
 from hotseat.telemetry import record_as_dict
 
 __all__ = ["router"]
@@ -40,17 +41,28 @@ async def steps(request: Request, since: int = -1, limit: Annotated[int, Query(g
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
+@router.get("/v1/requests", tags=["Observe"])
+async def requests(request: Request) -> Response:
+    """List the answers under way, oldest first, each with what it runs on or waits for."""
+    context = context_of(request)
+    data = [
+        {"id": id_, "client_request_id": flight.client_id, "sequences": await _sequences(context.services, flight)}
+        for id_, flight in context.flights.items()
+    ]
+    return Response(msgspec.json.encode({"object": "list", "data": data}), media_type="application/json")
+
+
 @router.get("/v1/requests/{request_id:path}/explain", tags=["Observe"])
 async def explain(request: Request, request_id: str) -> Response:
     """Say where a request is and what it waits for.
 
-    ``request_id`` is an answer's id, which may stand for several sequences, or one sequence's id from a step record.
+    ``request_id`` is an answer's id or the client's ``X-Request-Id``, which may stand for several sequences, or one
+    sequence's id from a step record.
     """
     services = context_of(request).services
-    flight = context_of(request).flights.get(request_id)
     explanations: list[Any] = []
-    for own_id in flight.request_ids if flight else ():
-        explanations += await services.generator.explain(own_id)
+    for flight in context_of(request).flights.named(request_id):
+        explanations += await _sequences(services, flight)
     if not explanations:
         single = await services.engine.explain(RequestId(request_id))
         explanations = [] if single is None else [single]
@@ -77,6 +89,10 @@ async def reset_prefix_cache(request: Request) -> Response:
     if not was_reset:
         raise ApiError(409, "Blocks are in use by running requests; nothing was reset.", retry=True)
     return JSONResponse({"reset": True})
+
+
+async def _sequences(services: ServerServices, flight: Flight) -> list[Any]:
+    return [one for own_id in flight.request_ids for one in await services.generator.explain(own_id)]
 
 
 async def _abort(context: ServerContext, request_id: str) -> bool:

@@ -19,11 +19,13 @@ __all__ = ["Flight", "Flights", "RequestNote", "ServerContext", "context_of", "n
 class Flight:
     """An answer that is being generated.
 
-    ``request_ids`` are what its generations are called, one for each prompt. ``end`` ends it now: with an error, or,
-    when there is none, with the finish reason ``abort``.
+    ``request_ids`` are what its generations are called, one for each prompt; ``client_id`` is the client's own
+    ``X-Request-Id``, which need not be unique. ``end`` ends it now: with an error, or, when there is none, with the
+    finish reason ``abort``.
     """
 
     request_ids: Sequence[str]
+    client_id: str | None
     end: Callable[[ApiError | None], None]
 
 
@@ -59,6 +61,15 @@ class Flights:
     def get(self, answer_id: str) -> Flight | None:
         """Return the answer with exactly this id."""
         return self._flights.get(answer_id)
+
+    def named(self, name: str) -> list[Flight]:
+        """Return the answer with this id, or else those whose clients gave this id."""
+        own = self._flights.get(name)
+        return [own] if own else [flight for flight in self._flights.values() if flight.client_id == name]
+
+    def items(self) -> list[tuple[str, Flight]]:
+        """Return all answers with their ids, oldest first."""
+        return list(self._flights.items())
 
     def end_all(self, error: ApiError) -> int:
         """End every answer with ``error``; returns how many there were."""

@@ -1,0 +1,88 @@
+"""Ask a running server where its requests are and why.
+
+Must not know: how the server comes by its answers.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from hotseat.errors import HotseatError, InvalidRequestError
+
+__all__ = ["ExplainOptions", "explain"]
+
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """Which request of which server."""
+
+    request_id: str | None = field(
+        default=None, metadata={"help": "an answer's id, or your own X-Request-Id (default: all that are under way)"}
+    )
+    url: str = field(default="http://127.0.0.1:8000", metadata={"help": "address of the server"})
+    api_key: str | None = field(default=None, metadata={"help": "key, if the server wants one"})
+
+
+def explain(chosen: ExplainOptions) -> str:
+    """Return one paragraph for each sequence.
+
+    Raises:
+        InvalidRequestError: no such request is under way.
+        HotseatError: the server cannot be reached, or refuses.
+    """
+    if chosen.request_id is None:
+        answers = _get(chosen, "/v1/requests")["data"]
+    else:
+        found = _get(chosen, f"/v1/requests/{quote(chosen.request_id, safe='')}/explain")
+        answers = [{"client_request_id": None, **found}]
+    if not answers:
+        return "no request is running or waiting\n"
+    return "".join(_paragraph(one, answer["client_request_id"]) for answer in answers for one in answer["sequences"])
+
+
+def _get(chosen: ExplainOptions, path: str) -> Any:
+    url = chosen.url.rstrip("/").removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {chosen.api_key}"} if chosen.api_key else {}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=TIMEOUT_S) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _refusal(error) from None
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise HotseatError(f"no answer from {url}: {getattr(error, 'reason', error)}") from None
+
+
+def _refusal(error: urllib.error.HTTPError) -> HotseatError:
+    try:
+        message = json.load(error)["error"]["message"]
+    except (ValueError, LookupError, TypeError):
+        message = f"{error.code} {error.reason}"
+    return InvalidRequestError(str(message)) if error.code == 404 else HotseatError(str(message))
+
+
+def _paragraph(one: dict[str, Any], client_id: str | None) -> str:
+    tokens = f"{one['num_computed_tokens']} of {one['num_prompt_tokens'] + one['num_output_tokens']} tokens computed"
+    cached = f", {one['num_cached_tokens']} from the cache" if one["num_cached_tokens"] else ""
+    lines = [
+        one["request_id"] + (f" ({client_id})" if client_id else ""),
+        f"  {one['status']}: {one['reason']}",
+        f"  {one['num_prompt_tokens']} prompt and {one['num_output_tokens']} output tokens, {tokens}{cached}",
+    ]
+    waits = [f"{seconds:.3f} s {reason}" for reason, seconds in one["waited_s"].items() if seconds >= 0.0005]
+    if waits:
+        lines.append("  waited " + ", ".join(waits))
+    if one["num_ahead"] is not None:
+        lines.append(f"  {one['num_ahead']} ahead, {one['num_free_seats']} seats and {one['blocks_free']} blocks free")
+    if one["times_passed"]:
+        lines.append(f"  passed {one['times_passed']} times, last by {', '.join(one['passed_by'])}")
+    if one["num_preemptions"]:
+        lines.append(f"  preempted {one['num_preemptions']} times, last: {'; '.join(one['preempted_by'])}")
+    return "\n".join(lines) + "\n"
