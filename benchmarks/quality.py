@@ -3,7 +3,7 @@
 The text is fed as it stands (teacher forcing); at every position the whole distribution of the next token is compared
 with that of fp32 weights and an fp32 KV cache. Numbers are means over positions, KL in nats.
 
-python benchmarks/quality.py                      # default model, the text beside this file, int8 and bf16
+python benchmarks/quality.py      # default model, the text beside this file; gguf needs a GGUF model
 python benchmarks/quality.py --model DIR --text FILE --tokens 1500 --save quality
 """
 
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--model", help="as for hotseat serve (default: the default model)")
     parser.add_argument("--text", type=Path, default=HERE / "english.txt")
     parser.add_argument("--tokens", type=int, default=1500)
-    parser.add_argument("--dtypes", nargs="+", default=["int8", "bf16"], choices=["int8", "bf16"])
+    parser.add_argument("--dtypes", nargs="+", default=["int8", "bf16", "gguf"], choices=["int8", "bf16", "gguf"])
     parser.add_argument("--save", help="write benchmarks/results/NAME.json")
     chosen = parser.parse_args()
     model = load(chosen.model, cache_dir=default_cache_dir(os.environ))

@@ -37,7 +37,8 @@ std::vector<std::string> supported_isas() {
     std::vector<std::string> names = {"scalar"};
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) names.push_back("avx2");
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        names.push_back("avx2");
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
         names.push_back("avx512");
@@ -200,7 +201,8 @@ WeightMode mode_named(const std::string& name) {
     if (name == "int8") return WeightMode::int8;
     if (name == "bf16") return WeightMode::bf16;
     if (name == "fp32") return WeightMode::fp32;
-    throw std::invalid_argument("weight mode " + name + " is not one of int8, bf16, fp32");
+    if (name == "gguf") return WeightMode::grouped;
+    throw std::invalid_argument("weight mode " + name + " is not one of int8, bf16, fp32, gguf");
 }
 
 const KernelTable& table_named(const std::string& name) {

@@ -41,7 +41,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
         }
     x_ = Memory(tokens * shape_.hidden_size * sizeof(float));
     const int widest = std::max({shape_.hidden_size, shape_.intermediate_size, q_size_});
-    encoded_.stride = (static_cast<size_t>(widest) * 4 / values_per_step(mode) + 4 + 63) / 64 * 64;
+    encoded_.stride = (encoded_row_bytes(mode, widest) + 63) / 64 * 64;
     encoded_values_ = Memory(tokens * encoded_.stride);
     encoded_scale_ = Memory(tokens * sizeof(float));
     encoded_sum_ = Memory(tokens * sizeof(int32_t));

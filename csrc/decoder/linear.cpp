@@ -24,6 +24,10 @@ Linear::Linear(const KernelTable& kernels, Team& team, WeightMode mode, int in_f
     : mode_(mode), in_features_(in_features), interleave_(interleave) {
     for (const StoredMatrix& source : sources) num_outputs_ += source.rows;
     num_panels_ = interleave ? ceil_div(sources[0].rows, kPanel / 2) : ceil_div(num_outputs_, kPanel);
+    if (mode == WeightMode::grouped) {
+        pack_grouped(kernels, team, sources);
+        return;
+    }
     steps_ = ceil_div(in_features, values_per_step(mode));
     // Reading ahead may touch a little beyond the last panel.
     panels_ = Memory(static_cast<size_t>(num_panels_) * steps_ * kPanelStep + 4096);
@@ -90,6 +94,9 @@ void Linear::encode(const KernelTable& kernels, float* x, const EncodedRows& row
         case WeightMode::fp32:
             std::memcpy(out, x, static_cast<size_t>(in_features_) * 4);
             return;
+        case WeightMode::grouped:
+            kernels.quantize_groups(x, in_features_, out);
+            return;
     }
     const size_t used = static_cast<size_t>(in_features_) * 4 / values_per_step(mode_);
     std::memset(out + used, 0, encoded_row_bytes() - used);
@@ -107,6 +114,12 @@ void Linear::compute(const KernelTable& kernels, const EncodedRows& input, int r
     const int outputs_per_panel = interleave_ ? kPanel / 2 : kPanel;
     const int outputs = interleave_ ? num_outputs_ / 2 : num_outputs_;
     const int outputs_here = std::min(outputs_per_panel, outputs - panel * outputs_per_panel);
+    if (mode_ == WeightMode::grouped) {
+        compute_grouped(kernels, input, first, std::min(block_rows, rows - first),
+                        out + first * out_stride + panel * outputs_per_panel, out_stride,
+                        interleave_ ? 2 * outputs_here : outputs_here, epilogue, panel);
+        return;
+    }
     kernels.linear({
         .mode = mode_,
         .activations = input.values + first * input.stride,

@@ -20,8 +20,18 @@ struct StoredMatrix {
     int rows;
 };
 
-// Values of K that share four bytes of an activation row.
+// Values of K that share four bytes of an activation row; not for grouped.
 inline int values_per_step(WeightMode mode) { return mode == WeightMode::int8 ? 4 : mode == WeightMode::bf16 ? 2 : 1; }
+
+// Bytes of one encoded activation row.
+inline size_t encoded_row_bytes(WeightMode mode, int in_features) {
+    const size_t n = in_features;
+    if (mode == WeightMode::grouped) return n + n / 32 * 4 + n / 16 * 4;
+    return (n + values_per_step(mode) - 1) / values_per_step(mode) * 4;
+}
+
+// Whether `kind` can be multiplied as it is stored.
+bool is_grouped(Kind kind);
 
 // Width of the Hadamard blocks that int8 rotates with: the largest power of two
 // up to 64 that divides n.
@@ -48,7 +58,7 @@ public:
     int num_outputs() const { return num_outputs_; }
     size_t num_bytes() const { return panels_.size() + scales_.size(); }
     WeightMode mode() const { return mode_; }
-    size_t encoded_row_bytes() const { return static_cast<size_t>(steps_) * 4; }
+    size_t encoded_row_bytes() const { return hotseat::encoded_row_bytes(mode_, in_features_); }
 
     // Encode one row of in_features floats; `x` is destroyed.
     void encode(const KernelTable& kernels, float* x, const EncodedRows& rows, int row) const;
@@ -58,6 +68,19 @@ public:
                  Epilogue epilogue, int item) const;
 
 private:
+    // Where a half panel of grouped weights lies, and how it is stored.
+    struct Half {
+        GroupFormat format;
+        size_t start;  // bytes into panels_
+        int source;    // whose rows are its columns, or -1 for padding alone
+        int first_row;
+    };
+
+    void pack_grouped(const KernelTable& kernels, Team& team, const std::vector<StoredMatrix>& sources);
+    void plan_halves(const std::vector<StoredMatrix>& sources);
+    void pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, const Half& half);
+    void compute_grouped(const KernelTable& kernels, const EncodedRows& input, int first, int rows, float* out,
+                         size_t out_stride, int columns, Epilogue epilogue, int panel) const;
     void pack_panel(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int panel, float* scratch);
     void pack_column(const KernelTable& kernels, float* values, int panel, int column);
 
@@ -67,6 +90,7 @@ private:
     int num_panels_ = 0;
     int steps_ = 0;
     bool interleave_ = false;
+    std::vector<Half> halves_;  // grouped only, two a panel
     Memory panels_;
     Memory scales_;  // float[num_panels * 64], used by int8 only
 };

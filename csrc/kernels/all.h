@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/dequantize.h"
 #include "kernels/linear.h"
+#include "kernels/grouped.h"
 #include "kernels/attention.h"
 #include "kernels/vocabulary.h"
 #include "kernels/limits.h"
@@ -25,6 +26,11 @@ static constexpr KernelTable make_table(const char* name) {
         .rms_norm = rms_norm,
         .rope = rope,
         .linear = linear,
+        .unpack_groups = unpack_groups,
+        .pack_groups = pack_groups,
+        .quantize_groups = quantize_groups,
+        .grouped_sums = grouped_sums,
+        .finish_grouped = finish_grouped,
         .write_key_bf16 = write_key_bf16,
         .write_key_fp32 = write_key_fp32,
         .write_value_bf16 = write_value_bf16,

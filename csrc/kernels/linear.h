@@ -223,6 +223,8 @@ static void linear_rows(const LinearTile& t, int row) {
         case WeightMode::fp32:
             dot_fp32<kRows>(t, a, sums);
             break;
+        case WeightMode::grouped:
+            return;  // has its own kernel, see grouped.h
     }
     for (int r = 0; r < kRows; ++r) finish_row(t, row + r, sums + r * kPanel);
 }

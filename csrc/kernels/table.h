@@ -15,9 +15,11 @@ enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K
 //   int8: four values a step, weights as value + 128 so that the unsigned
 //   operand of the dot product is the weight bf16: two values a step fp32: one
 //   value a step
-enum class WeightMode : int { int8, bf16, fp32 };
+//   grouped: as GGUF stores them, see GroupFormat
+enum class WeightMode : int { int8, bf16, fp32, grouped };
 
 inline constexpr int kPanel = 64;       // columns (output features) of one panel
+inline constexpr int kHalfPanel = 32;   // columns that share a storage format
 inline constexpr int kPanelStep = 256;  // bytes of one panel for one step of K
 inline constexpr int kGroup = 16;       // positions that lie side by side in a key group
 inline constexpr int kSpan = 256;       // positions of one attention span; spans start at multiples of this
@@ -46,6 +48,33 @@ struct LinearTile {
     float* out;
     size_t out_stride;  // floats from row to row
     Epilogue epilogue;
+};
+
+// How a half panel holds its weights: integer codes in groups along K. w = scale * (code - offset), or
+// w = scale * code + minimum. Scales and minima are fp16 where the file's are, else fp32.
+struct GroupFormat {
+    int bits;    // 4 or 8
+    int group;   // values of K that share a scale: 16 or 32
+    int offset;  // 0 when there is a minimum
+    bool has_minimum;
+    bool scale_is_half;
+
+    constexpr size_t bytes_per_group() const {
+        const size_t scales = kHalfPanel * (scale_is_half ? 2 : 4) * (has_minimum ? 2 : 1);
+        return scales + static_cast<size_t>(kHalfPanel) * group * bits / 8;
+    }
+    bool operator==(const GroupFormat&) const = default;
+};
+
+// Rows [0, rows) of activations in groups times one half panel.
+struct GroupedTile {
+    const GroupFormat* format;
+    const uint8_t* activations;  // rows as quantize_groups writes them
+    size_t activation_stride;
+    int rows;
+    const uint8_t* half;
+    int num_groups;
+    float* sums;  // out: [rows][kHalfPanel]
 };
 
 // One span of one KV head: groups of 16 positions, keys as [head_dim][16],
@@ -92,6 +121,16 @@ struct KernelTable {
     void (*rope)(float* x, const float* cosine, const float* sine, int n, float factor);
 
     void (*linear)(const LinearTile& tile);
+
+    // Codes [n], scales and minima [n / group] of one stored row of a grouped kind.
+    void (*unpack_groups)(Kind kind, const uint8_t* source, int n, uint8_t* codes, float* scales, float* minima);
+    void (*pack_groups)(const GroupFormat& format, const uint8_t* codes, const float* scales, const float* minima,
+                        int num_groups, uint8_t* half, int column);
+    // n, a multiple of 32, values as n int8, n / 32 scales and n / 16 sums.
+    void (*quantize_groups)(const float* x, int n, uint8_t* out);
+    void (*grouped_sums)(const GroupedTile& tile);
+    void (*finish_grouped)(const float* left, const float* right, int rows, int columns, Epilogue epilogue, float* out,
+                           size_t out_stride);
 
     // Write one position of one KV head. n values; values beyond n up to n_padded
     // become zero.

@@ -1,4 +1,4 @@
-// Sixteen float lanes in two AVX2 registers. Needs AVX2, FMA.
+// Sixteen float lanes in two AVX2 registers. Needs AVX2, FMA, F16C.
 #pragma once
 #include <immintrin.h>
 
@@ -71,6 +71,10 @@ static inline float reduce_max(V16 a) {
     __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
     quarter = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
     return _mm_cvtss_f32(_mm_max_ss(quarter, _mm_movehdup_ps(quarter)));
+}
+static inline V16 load_half(const uint8_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
 }
 static inline V16 load_bf16(const uint16_t* p) {
     const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

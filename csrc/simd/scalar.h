@@ -105,6 +105,25 @@ static inline float reduce_max(V16 a) {
         for (int i = 0; i < width; ++i) a.lane[i] = a.lane[i] > a.lane[i + width] ? a.lane[i] : a.lane[i + width];
     return a.lane[0];
 }
+// Sixteen halves.
+static inline V16 load_half(const uint8_t* p) {
+    V16 r;
+    HOTSEAT_LANES {
+        uint16_t word;
+        std::memcpy(&word, p + 2 * i, 2);
+        const uint32_t sign = static_cast<uint32_t>(word & 0x8000u) << 16, exponent = (word >> 10) & 31u;
+        uint32_t bits;
+        if (exponent == 0) {
+            const float tiny = static_cast<float>(word & 0x3ffu) * 0x1p-24f;
+            std::memcpy(&bits, &tiny, 4);
+        } else {
+            bits = ((exponent == 31 ? 255 : exponent + 112) << 23) | (static_cast<uint32_t>(word & 0x3ffu) << 13);
+        }
+        bits |= sign;
+        std::memcpy(&r.lane[i], &bits, 4);
+    }
+    return r;
+}
 static inline uint16_t bf16_bits(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, 4);

@@ -45,7 +45,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_BYTES_PER_WEIGHT = {"int8": 1.07, "bf16": 2.0, "fp32": 4.0}  # int8 with its scales
+_BYTES_PER_WEIGHT = {"int8": 1.07, "bf16": 2.0, "fp32": 4.0, "gguf": 1.25}  # with scales; gguf at most
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 

@@ -20,10 +20,10 @@ __all__ = [
     "resolve_kv_cache_dtype",
 ]
 
-WeightDtype: TypeAlias = Literal["int8", "bf16", "fp32"]
+WeightDtype: TypeAlias = Literal["int8", "bf16", "fp32", "gguf"]
 KvDtype: TypeAlias = Literal["bf16", "fp32"]
 
-DTYPES = ("auto", "int8", "bf16", "fp32")
+DTYPES = ("auto", "int8", "bf16", "fp32", "gguf")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp32")
 ISAS = ("auto", "scalar", "avx2", "avx512", "avx512bf16")
 MAX_BLOCK_SIZE = 1024
@@ -42,7 +42,7 @@ class RunnerConfig:
         default="auto",
         metadata={
             "help": "precision of the weights and of what they are multiplied with; auto is int8 "
-            "(8-bit weights and activations), fp32 is exact",
+            "(8-bit weights and activations), fp32 is exact, gguf keeps the bits of the file (fastest alone)",
             "choices": DTYPES,
         },
     )

@@ -23,6 +23,7 @@ __all__ = ["NativeRunner", "default_threads"]
 logger = logging.getLogger(__name__)
 
 _GROUP = 16  # positions of a KV group in the kernels' layout
+_HALF_PANEL = 32  # columns of packed weights that share a storage format
 
 
 class NativeRunner:
@@ -40,6 +41,8 @@ class NativeRunner:
                 f"block_size must be a multiple of {_GROUP} for the native runner, not {config.block_size}"
             )
         self._config = config
+        if config.weight_dtype == "gguf":
+            check_stored_in_groups(spec, weights)
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
         self._decoder = _native.Decoder(
@@ -67,6 +70,11 @@ class NativeRunner:
     def num_threads(self) -> int:
         """Threads that compute a step."""
         return self._decoder.num_threads
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        return self._decoder.weight_bytes
 
     def execute(self, batch: Batch) -> StepOutput:
         """Compute all chunks of ``batch`` and sample where ``samples`` is set."""
@@ -120,6 +128,22 @@ class NativeRunner:
         if versions != self._list_versions:
             self._decoder.set_sampler_lists(*map(_ragged, lists))
             self._list_versions = versions
+
+
+def check_stored_in_groups(spec: DecoderSpec, weights: Weights) -> None:
+    """Make sure that every matrix can be multiplied as it is stored.
+
+    Raises:
+        ConfigError: one cannot; the message names it and its type.
+    """
+    for slot, tensor in weights.items():
+        is_matrix = len(tensor.shape) == 2 and (slot != "token_embedding" or spec.tie_word_embeddings)
+        if is_matrix and tensor.kind in ("F32", "F16", "BF16"):
+            raise ConfigError(f"dtype gguf needs weights in GGUF's groups, but {slot} is {tensor.kind}")
+        if is_matrix and slot.endswith((".q", ".k")) and tensor.shape[0] % _HALF_PANEL:
+            raise ConfigError(
+                f"dtype gguf needs multiples of {_HALF_PANEL} rows in q and k, {slot} has {tensor.shape[0]}"
+            )
 
 
 def resolve_isa(name: str) -> str:

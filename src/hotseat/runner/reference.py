@@ -10,6 +10,7 @@ multiply, and nothing else:
     fp32   float32 weights and inputs: the definition
     bf16   weights and inputs rounded to bf16, products and sums float32
     int8   see ``reference_ops.linear_int8``
+    gguf   the exact stored weights, inputs quantised in groups of 32
 
 Embedding rows are the exact stored values. Keys (after rotary) and values are rounded to ``kv_dtype`` when they are
 written, and attention reads the rounded ones, also those of its own step.
@@ -36,6 +37,7 @@ from hotseat.runner.reference_ops import (
     hadamard_width,
     linear,
     linear_int8,
+    quantize_groups,
     quantize_rows,
     rms_norm,
     rope,
@@ -170,6 +172,8 @@ def make_linear(weight: Array, dtype: WeightDtype) -> Linear:  # [N, K]
     if dtype == "bf16":
         rounded = round_to_bf16(weight)
         return lambda x: linear(round_to_bf16(x), rounded)
+    if dtype == "gguf":
+        return lambda x: linear(quantize_groups(x), weight)
     quantized, scale = quantize_rows(block_hadamard(weight, hadamard_width(weight.shape[1])))
     return lambda x: linear_int8(x, quantized, scale)
 

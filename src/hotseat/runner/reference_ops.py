@@ -25,6 +25,7 @@ __all__ = [
     "hadamard_width",
     "linear",
     "linear_int8",
+    "quantize_groups",
     "quantize_rows",
     "rms_norm",
     "rope",
@@ -36,6 +37,7 @@ __all__ = [
 Array: TypeAlias = NDArray[np.float32]
 
 KV_TILE = 128
+GROUP = 32  # inputs that share a scale in gguf mode
 MAX_HADAMARD_WIDTH = 64
 SMALLEST_ROW = np.float32(1e-30)  # rows below are quantised to zeros
 # Products of two 7-bit integers summed over so many are below 2**24: float32 BLAS adds them exactly.
@@ -224,3 +226,14 @@ def linear_int8(
         part = slice(begin, begin + _EXACT_SUM_LENGTH)
         total += linear(quantized[:, part], weight[:, part])
     return total.astype(np.float32) * x_scale[:, None] * weight_scale
+
+
+# gguf: y = x_q @ w.T with the exact stored weights and inputs in groups of 32
+
+
+def quantize_groups(
+    x: Array,  # [rows, K], K a multiple of 32
+) -> Array:  # [rows, K]
+    """Round each 32 values to ``scale * q`` as ``quantize_rows`` does for a row (as GGML's Q8_0, with fp32 scales)."""
+    quantized, scale = quantize_rows(x.reshape(-1, GROUP))
+    return (quantized * scale[:, None]).reshape(x.shape)
