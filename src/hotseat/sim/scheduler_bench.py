@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from hotseat.core.config import SchedulerConfig
@@ -34,8 +35,8 @@ class Point:
     schedule_us: float  # a step
     update_us: float  # a step
     us_per_running: float  # both, for each running request and step
-    vs_empty_queue: float | None  # times as long as with the smallest queue measured
-    rounds: list[float]  # us_per_running of each round; the best one is the point
+    vs_smallest: float | None  # times as long as with the smallest queue measured: the median over the rounds
+    rounds: list[float]  # us_per_running of the median step of each round; the best one is the point
 
 
 def run(options: SchedulerBenchOptions, *, command: str, machine: Mapping[str, Any]) -> int:
@@ -51,12 +52,12 @@ def run(options: SchedulerBenchOptions, *, command: str, machine: Mapping[str, A
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
         return 0
-    sys.stdout.write(f"{machine['cpu']}, Python {machine['python']}; {options.num_steps} decode steps a round, ")
+    sys.stdout.write(f"{machine['cpu']}, Python {machine['python']}; median of {options.num_steps} decode steps, ")
     sys.stdout.write(f"best of {options.num_rounds} rounds\n\n")
-    heads = ("running", "waiting", "schedule µs", "update µs", "µs/running", "vs empty")
+    heads = ("running", "waiting", "schedule µs", "update µs", "µs/running", f"vs {min(options.waiting_counts)}")
     sys.stdout.write("".join(f"{head:>13}" for head in heads) + "\n")
     for point in points:
-        ratio = "-" if point.vs_empty_queue is None else f"{point.vs_empty_queue:.3f}"
+        ratio = "-" if point.vs_smallest is None else f"{point.vs_smallest:.3f}"
         sys.stdout.write(
             f"{point.num_running:>13}{point.num_waiting:>13}{point.schedule_us:>13.1f}{point.update_us:>13.1f}"
             f"{point.us_per_running:>13.3f}{ratio:>13}\n"
@@ -81,20 +82,19 @@ def measure(options: SchedulerBenchOptions) -> Iterator[Point]:
 
 
 def _points(num_running: int, queues: Sequence[int], times: Sequence[Sequence[tuple[float, float]]]) -> Iterator[Point]:
-    base: float | None = None
+    base = [sum(pair) for pair in times[0]]
     for num_waiting, rounds in zip(queues, times, strict=True):
         schedule_s, update_s = min(rounds, key=sum)
-        total = schedule_s + update_s
+        ratios = [sum(pair) / smallest for pair, smallest in zip(rounds, base, strict=True)]
         yield Point(
             num_running=num_running,
             num_waiting=num_waiting,
             schedule_us=round(schedule_s * 1e6, 3),
             update_us=round(update_s * 1e6, 3),
-            us_per_running=round(total * 1e6 / num_running, 4),
-            vs_empty_queue=None if base is None else round(total / base, 4),
+            us_per_running=round((schedule_s + update_s) * 1e6 / num_running, 4),
+            vs_smallest=None if rounds is times[0] else round(median(ratios), 4),
             rounds=[round(sum(pair) * 1e6 / num_running, 4) for pair in rounds],
         )
-        base = total if base is None else base
 
 
 class _World:
@@ -124,13 +124,9 @@ class _World:
             pass  # until all of them decode
 
     def time_steps(self, num_steps: int) -> tuple[float, float]:
-        """Return the mean seconds of ``schedule`` and of ``update``."""
-        schedule_s = update_s = 0.0
-        for _ in range(num_steps):
-            taken = self._step()
-            schedule_s += taken[0]
-            update_s += taken[1]
-        return schedule_s / num_steps, update_s / num_steps
+        """Return the seconds of ``schedule`` and of ``update`` in the median step: others use this machine as well."""
+        taken = [self._step() for _ in range(num_steps)]
+        return median(step[0] for step in taken), median(step[1] for step in taken)
 
     def _step(self) -> tuple[float, float, int]:
         """Run a step; return the seconds of ``schedule`` and ``update``, and how many requests decoded."""
