@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from engine.fakes import FakeRunner, make_request, make_scheduler, token_at
-from hotseat.core.request import FinishReason, Request
+from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.engine import StepLoop, VirtualClock
 from hotseat.telemetry import RequestWriter
 
@@ -24,9 +24,7 @@ def lines_of(
     loop.step()
     clock.advance(1.5)
     for request_id, reason in (ends or {}).items():
-        assert loop.finish(
-            request.id if request_id == "" else next(r.id for r in requests if r.id == request_id), reason
-        )
+        assert loop.finish(RequestId(request_id), reason)
     while loop.has_work:
         loop.step()
     return {line["id"]: line for line in map(json.loads, file.getvalue().splitlines())}
@@ -38,8 +36,15 @@ def test_a_line_says_when_it_came_and_how_long_it_was() -> None:
     line = lines_of(request)["a"]
     assert line.pop("prefix_ids")
     assert line == {
-        "id": "a", "arrival_s": 0.0, "added_s": 2.0, "prompt_len": 40, "output_len": 8, "max_tokens": 8,
-        "priority": 3, "tenant": "acme", "deadline_ms": 250.0,
+        "id": "a",
+        "arrival_s": 0.0,
+        "added_s": 2.0,
+        "prompt_len": 40,
+        "output_len": 8,
+        "max_tokens": 8,
+        "priority": 3,
+        "tenant": "acme",
+        "deadline_ms": 250.0,
     }
 
 
