@@ -21,7 +21,7 @@ TOOLS_STAMP := $(VENV)/.stamp-tools
 BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
-.PHONY: help setup serve pull test check format native clean
+.PHONY: help setup serve pull test check check-native format native clean
 .PHONY: check-lint check-types check-imports check-native-format check-sizes
 .DELETE_ON_ERROR:
 
@@ -61,6 +61,13 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python tools/clang_format.py
+
+# The C++ tests under address and undefined-behaviour sanitizers; they need no Python.
+check-native: $(TOOLS_STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -G Ninja -S . -B build/sanitized -DHOTSEAT_BUILD_PYTHON=OFF \
+		-DHOTSEAT_BUILD_TESTS=ON -DHOTSEAT_SANITIZE=address,undefined
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/sanitized --target hotseat_tests
+	build/sanitized/hotseat_tests
 
 # Rebuild the extension from what is in csrc/; only what changed is compiled again.
 native: $(TOOLS_STAMP)

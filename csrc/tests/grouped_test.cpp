@@ -1,0 +1,140 @@
+// Weights as GGUF stores them, packed and multiplied through a Linear layer.
+#include "decoder/linear.h"
+#include "tests/check.h"
+
+namespace hotseat::tests {
+
+namespace {
+
+struct Layout {
+    Kind kind;
+    const char* name;
+    int values;
+    int bytes;
+    std::vector<int> halves;  // where the fp16 scales lie
+};
+
+const std::vector<Layout> kLayouts = {
+    {Kind::Q8_0, "Q8_0", 32, 34, {0}},      {Kind::Q4_0, "Q4_0", 32, 18, {0}},
+    {Kind::Q4_1, "Q4_1", 32, 20, {0, 2}},   {Kind::Q5_0, "Q5_0", 32, 22, {0}},
+    {Kind::Q5_1, "Q5_1", 32, 24, {0, 2}},   {Kind::Q4_K, "Q4_K", 256, 144, {0, 2}},
+    {Kind::Q5_K, "Q5_K", 256, 176, {0, 2}}, {Kind::Q6_K, "Q6_K", 256, 210, {208}},
+};
+
+// A matrix of random blocks whose scales are small, normal or subnormal halves.
+struct Stored {
+    Stored(Random& random, const Layout& layout, int rows, int n) : row_bytes(n / layout.values * layout.bytes) {
+        data.resize(static_cast<size_t>(rows) * row_bytes);
+        for (uint8_t& byte : data) byte = random.byte();
+        for (size_t block = 0; block < data.size(); block += layout.bytes)
+            for (int at : layout.halves) {
+                const uint16_t half = static_cast<uint16_t>((random.below(2) << 15) | random.below(0x2400));
+                std::memcpy(data.data() + block + at, &half, 2);
+            }
+        matrix = {layout.kind, data.data(), row_bytes, rows};
+    }
+    size_t row_bytes;
+    std::vector<uint8_t> data;
+    StoredMatrix matrix;
+};
+
+std::vector<float> multiply(const KernelTable& kernels, Team& team, const std::vector<StoredMatrix>& sources,
+                            bool interleave, const std::vector<float>& x, int rows, int n, Epilogue epilogue) {
+    const Linear linear(kernels, team, WeightMode::grouped, n, sources, interleave);
+    const size_t stride = (linear.encoded_row_bytes() + 63) / 64 * 64;
+    Guarded<uint8_t> values(rows * stride);
+    const EncodedRows encoded{values.data(), stride, nullptr, nullptr};
+    for (int row = 0; row < rows; ++row) {
+        std::vector<float> copy(x.begin() + row * n, x.begin() + (row + 1) * n);
+        linear.encode(kernels, copy.data(), encoded, row);
+    }
+    const int outputs = interleave ? linear.num_outputs() / 2 : linear.num_outputs();
+    Guarded<float> out(static_cast<size_t>(rows) * outputs, 0.5f);
+    team.run([&](int member) {
+        team.for_each(linear.num_items(rows), member, [&](int item, int) {
+            linear.compute(kernels, encoded, rows, out.data(), outputs, epilogue, item);
+        });
+    });
+    out.check();
+    values.check();
+    return {out.data(), out.data() + out.size()};
+}
+
+// One output by the formula: exact weights, activations rounded in groups of 32.
+double product(const StoredMatrix& matrix, int column, const float* x, int n) {
+    std::vector<float> w(n);
+    scalar_table().dequantize_row(matrix.kind, matrix.data + column * matrix.row_bytes, n, w.data());
+    double sum = 0;
+    for (int g = 0; g < n; g += 32) {
+        int8_t codes[32];
+        float scale;
+        scalar_table().quantize(x + g, 32, codes, &scale);
+        for (int i = 0; i < 32; ++i) sum += static_cast<double>(w[g + i]) * codes[i] * static_cast<double>(scale);
+    }
+    return sum;
+}
+
+}  // namespace
+
+TEST(grouped_weights_of_every_kind_follow_the_formula_with_the_same_bits) {
+    Random random(31);
+    Team team(2);
+    constexpr int n = 512;
+    for (const Layout& layout : kLayouts)
+        for (int rows : {1, 3, 4, 9}) {
+            const Stored first(random, layout, 96, n), second(random, kLayouts[random.below(8)], 37, n);
+            std::vector<float> x(rows * n);
+            for (float& value : x) value = random.normal();
+            const std::vector<StoredMatrix> sources = {first.matrix, second.matrix};
+            const auto expected = multiply(scalar_table(), team, sources, false, x, rows, n, Epilogue::add);
+            for (int row = 0; row < rows; ++row)
+                for (int c = 0; c < 133; ++c) {
+                    const StoredMatrix& matrix = c < 96 ? first.matrix : second.matrix;
+                    const double y = 0.5 + product(matrix, c < 96 ? c : c - 96, x.data() + row * n, n);
+                    CHECK(close(expected[row * 133 + c], y, 1e-4 * (1 + std::fabs(y))),
+                          "%s, row %d, column %d: %g, not %g", layout.name, row, c,
+                          static_cast<double>(expected[row * 133 + c]), y);
+                }
+            for (const KernelTable* table : tables()) {
+                const auto actual = multiply(*table, team, sources, false, x, rows, n, Epilogue::add);
+                for (size_t i = 0; i < actual.size(); ++i)
+                    CHECK(same(actual[i], expected[i]), "%s, %s, value %zu", table->name, layout.name, i);
+            }
+        }
+}
+
+TEST(grouped_gate_and_up_may_be_of_different_kinds) {
+    Random random(32);
+    Team team(2);
+    constexpr int n = 256, outputs = 45, rows = 5;
+    const Stored gate(random, kLayouts[2], outputs, n), up(random, kLayouts[7], outputs, n);
+    std::vector<float> x(rows * n);
+    for (float& value : x) value = random.normal();
+    const std::vector<StoredMatrix> sources = {gate.matrix, up.matrix};
+    for (const KernelTable* table : tables()) {
+        const auto actual = multiply(*table, team, sources, true, x, rows, n, Epilogue::swiglu);
+        for (int row = 0; row < rows; ++row)
+            for (int c = 0; c < outputs; ++c) {
+                const double g = product(gate.matrix, c, x.data() + row * n, n);
+                const double y = g / (1 + std::exp(-g)) * product(up.matrix, c, x.data() + row * n, n);
+                CHECK(close(actual[row * outputs + c], y, 1e-4 * (1 + std::fabs(y))),
+                      "%s, row %d, column %d: %g, not %g", table->name, row, c,
+                      static_cast<double>(actual[row * outputs + c]), y);
+            }
+    }
+}
+
+TEST(grouped_refuses_what_it_cannot_hold) {
+    Random random(33);
+    Team team(1);
+    const Stored first(random, kLayouts[0], 40, 64), second(random, kLayouts[0], 32, 64);
+    bool refused = false;
+    try {
+        const Linear linear(scalar_table(), team, WeightMode::grouped, 64, {first.matrix, second.matrix}, false);
+    } catch (const std::invalid_argument&) {
+        refused = true;
+    }
+    CHECK(refused);
+}
+
+}  // namespace hotseat::tests
