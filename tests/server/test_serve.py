@@ -129,14 +129,53 @@ def test_clients_that_vanish_hurt_no_other(url: str, client: openai.OpenAI) -> N
     assert (load["num_requests_running"], load["num_requests_waiting"]) == (0, 0)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_client_that_sends_requests_ahead_and_leaves_frees_its_seat(
+    url: str, client: openai.OpenAI, at_once: bool
+) -> None:
+    """HTTP allows to send the next request before the answer to the last one."""
+    load = client.with_options(base_url=url)
+    request = written(max_tokens=4000, stream=False)
+    with connect(url) as connection:
+        connection.sendall(request * 3 if at_once else request)
+        while not load.get("/load", cast_to=object)["num_requests_running"]:
+            pass
+        if not at_once:
+            connection.sendall(request)
+            load.get("/load", cast_to=object)
+    deadline = time.monotonic() + 5  # 4000 tokens take four times as long
+    while load.get("/load", cast_to=object)["num_requests_running"]:
+        assert time.monotonic() < deadline, "the request outlived its client"
+
+
+def test_requests_that_are_sent_ahead_are_answered_in_their_order(url: str) -> None:
+    with connect(url) as connection, connection.makefile("rb") as reader:
+        for count in range(1, 41):
+            connection.sendall(written(max_tokens=count, stream=False))
+        for count in range(1, 41):
+            length = 0
+            while (line := reader.readline()) != b"\r\n":
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            assert json.loads(reader.read(length))["usage"]["completion_tokens"] == count
+
+
+def connect(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+
+
+def written(**fields: Any) -> bytes:
+    """Return a request as it goes over the wire."""
+    body = json.dumps({"prompt": "a", "temperature": 0, **fields}).encode()
+    headers = ["host: x", "content-type: application/json", f"content-length: {len(body)}"]
+    return "\r\n".join(["POST /v1/completions HTTP/1.1", *headers, "", ""]).encode() + body
+
+
 def start_stream(url: str, max_tokens: int) -> tuple[socket.socket, Any]:
     """Begin a stream by hand and return when its first event is there."""
-    host, port = url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
-    body = json.dumps({"prompt": "a", "max_tokens": max_tokens, "temperature": 0, "stream": True}).encode()
-    headers = ["host: x", "content-type: application/json", f"content-length: {len(body)}"]
-    head = "\r\n".join(["POST /v1/completions HTTP/1.1", *headers, "", ""])
-    connection.sendall(head.encode() + body)
+    connection = connect(url)
+    connection.sendall(written(max_tokens=max_tokens, stream=True))
     reader = connection.makefile("rb")
     while not reader.readline().startswith(b"data:"):
         pass

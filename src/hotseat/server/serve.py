@@ -16,6 +16,7 @@ import uvicorn
 from hotseat.errors import ConfigError
 from hotseat.server.app import create_app
 from hotseat.server.config import ServerConfig
+from hotseat.server.protocol import HttpProtocol
 from hotseat.server.services import ServerServices
 from hotseat.server.state import Flights, ServerContext, shutting_down
 from hotseat.server.version import hotseat_version
@@ -144,7 +145,7 @@ class _Shutdown:
 def _uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="httptools",
+        http=HttpProtocol,
         ws="none",
         lifespan="off",
         access_log=False,  # the gate writes a line at the end of each request, with more in it
