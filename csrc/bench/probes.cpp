@@ -1,9 +1,5 @@
 #include "bench/probes.h"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,47 +19,14 @@ constexpr int kPeakItems = 8;  // a thread
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Keeps the calling thread on one of the CPUs that it may use, as long as this object lives.
-class Pin {
-public:
-    explicit Pin(int index) {
-#if defined(__linux__)
-        if (sched_getaffinity(0, sizeof(allowed_), &allowed_) != 0) return;
-        int skip = index % CPU_COUNT(&allowed_), cpu = 0;
-        for (; cpu < CPU_SETSIZE; ++cpu)
-            if (CPU_ISSET(cpu, &allowed_) && skip-- == 0) break;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        is_pinned_ = sched_setaffinity(0, sizeof(one), &one) == 0;
-#else
-        (void)index;
-#endif
-    }
-    ~Pin() {
-#if defined(__linux__)
-        if (is_pinned_) sched_setaffinity(0, sizeof(allowed_), &allowed_);
-#endif
-    }
-    Pin(const Pin&) = delete;
-    Pin& operator=(const Pin&) = delete;
-
-private:
-#if defined(__linux__)
-    cpu_set_t allowed_;
-    bool is_pinned_ = false;
-#endif
-};
-
-// Call `measured(member)` on all members of the team, each on a CPU of its own, and return the seconds that it took.
-// They begin together: a thread that still wakes up would otherwise make the others look slow.
+// Call `measured(member)` on all members of the team and return the seconds that it took. They begin together: a
+// thread that still wakes up would otherwise make the others look slow.
 template <class Measured>
 double time_together(Team& team, Measured&& measured) {
     std::atomic<int> arrived{0};
     std::atomic<bool> may_begin{false};
     Clock::time_point start, end;
     team.run([&](int member) {
-        const Pin pin(member);
         team.for_each(team.size(), member, [&](int, int) {
             if (arrived.fetch_add(1) + 1 == team.size()) {
                 start = Clock::now();
@@ -134,33 +97,29 @@ double LimitProbe::peak(const KernelTable& kernels, WeightMode mode) {
     return sum / seconds;
 }
 
-LinearProbe::LinearProbe(const KernelTable& packer, WeightMode mode, int in_features, int num_outputs,
-                         Epilogue epilogue, int num_copies, int max_rows, int num_threads)
+LinearProbe::LinearProbe(const KernelTable& packer, WeightMode mode, int in_features,
+                         const std::vector<StoredMatrix>& sources, Epilogue epilogue, int num_copies, int max_rows,
+                         int num_threads)
     : team_(num_threads), epilogue_(epilogue), max_rows_(max_rows) {
-    if (in_features < 1 || num_outputs < 2 || num_copies < 1 || max_rows < 1)
-        throw std::invalid_argument("sizes must be positive");
-    // Rows that overlap: random, and small enough to stay in a cache while they are packed.
-    std::vector<float> numbers(static_cast<size_t>(in_features) + num_outputs);
-    fill(numbers.data(), numbers.size());
     const bool is_swiglu = epilogue == Epilogue::swiglu;
-    const StoredMatrix part{Kind::F32, reinterpret_cast<const uint8_t*>(numbers.data()), sizeof(float),
-                            is_swiglu ? num_outputs / 2 : num_outputs};
-    const std::vector<StoredMatrix> sources(is_swiglu ? 2 : 1, part);
+    if (sources.empty() || in_features < 1 || num_copies < 1 || max_rows < 1 || (is_swiglu && sources.size() != 2))
+        throw std::invalid_argument("sizes must be positive, and swiglu has gate and up");
     for (int i = 0; i < num_copies; ++i) copies_.emplace_back(packer, team_, mode, in_features, sources, is_swiglu);
 
     const Linear& linear = copies_.front();
-    rows_.stride = (linear.encoded_row_bytes() + 4 + 63) / 64 * 64;
+    rows_.stride = (linear.encoded_row_bytes() + 63) / 64 * 64;
     values_ = Memory(max_rows * rows_.stride);
     scale_ = Memory(max_rows * sizeof(float));
     sum_ = Memory(max_rows * sizeof(int32_t));
     rows_.values = values_.as<uint8_t>();
     rows_.scale = scale_.as<float>();
     rows_.sum = sum_.as<int32_t>();
-    out_stride_ = is_swiglu ? num_outputs / 2 : num_outputs;
+    out_stride_ = is_swiglu ? linear.num_outputs() / 2 : linear.num_outputs();
     out_ = Memory(max_rows * out_stride_ * sizeof(float));
-    std::vector<float> row(static_cast<size_t>(in_features) + 16);
+    std::vector<float> numbers(static_cast<size_t>(in_features) + max_rows), row(static_cast<size_t>(in_features) + 16);
+    fill(numbers.data(), numbers.size());
     for (int i = 0; i < max_rows; ++i) {
-        std::copy_n(numbers.begin() + i % num_outputs, in_features, row.begin());
+        std::copy_n(numbers.begin() + i, in_features, row.begin());
         linear.encode(packer, row.data(), rows_, i);
     }
 }

@@ -30,12 +30,12 @@ private:
     std::vector<float> results_;  // of each member, so that nothing is optimised away
 };
 
-// Multiplications of random rows with `num_copies` random matrices of one
-// shape, taken in turns. With epilogue swiglu num_outputs counts gate and up.
+// Multiplications of random rows with `num_copies` copies of one matrix, taken in
+// turns. With epilogue swiglu the sources are gate and up, else parts one below the other.
 class LinearProbe {
 public:
-    LinearProbe(const KernelTable& packer, WeightMode mode, int in_features, int num_outputs, Epilogue epilogue,
-                int num_copies, int max_rows, int num_threads);
+    LinearProbe(const KernelTable& packer, WeightMode mode, int in_features, const std::vector<StoredMatrix>& sources,
+                Epilogue epilogue, int num_copies, int max_rows, int num_threads);
 
     // Packed bytes of one copy.
     size_t weight_bytes() const { return copies_.front().num_bytes(); }

@@ -1,7 +1,10 @@
 // The benchmarks' part of the module.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "bench/probes.h"
@@ -12,6 +15,8 @@ namespace nb = nanobind;
 namespace hotseat {
 
 namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 Epilogue epilogue_named(const std::string& name) {
     if (name == "store") return Epilogue::store;
@@ -39,13 +44,19 @@ void bind_bench(nb::module_& module) {
     nb::class_<LinearProbe>(module, "LinearProbe")
         .def(
             "__init__",
-            [](LinearProbe* self, const std::string& isa, const std::string& dtype, int in_features, int num_outputs,
-               const std::string& epilogue, int num_copies, int max_rows, int threads) {
-                new (self) LinearProbe(table_named(isa), mode_named(dtype), in_features, num_outputs,
+            [](LinearProbe* self, const std::string& isa, const std::string& dtype, int in_features,
+               const std::vector<std::string>& kinds, const std::vector<Bytes>& data, const std::string& epilogue,
+               int num_copies, int max_rows, int threads) {
+                std::vector<StoredMatrix> sources;
+                for (size_t i = 0; i < std::min(kinds.size(), data.size()); ++i)
+                    sources.push_back(
+                        {kind_named(kinds[i]), data[i].data(), data[i].shape(1), static_cast<int>(data[i].shape(0))});
+                const nb::gil_scoped_release release;
+                new (self) LinearProbe(table_named(isa), mode_named(dtype), in_features, sources,
                                        epilogue_named(epilogue), num_copies, max_rows, threads);
             },
-            nb::arg("isa"), nb::arg("dtype"), nb::arg("in_features"), nb::arg("num_outputs"), nb::arg("epilogue"),
-            nb::arg("num_copies"), nb::arg("max_rows"), nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>())
+            nb::arg("isa"), nb::arg("dtype"), nb::arg("in_features"), nb::arg("kinds"), nb::arg("data"),
+            nb::arg("epilogue"), nb::arg("num_copies"), nb::arg("max_rows"), nb::arg("threads"))
         .def(
             "seconds",
             [](LinearProbe& self, const std::string& isa, int rows, int count) {

@@ -22,17 +22,6 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-Kind kind_named(const std::string& name) {
-    static const std::map<std::string, Kind> kinds = {
-        {"F32", Kind::F32},   {"F16", Kind::F16},   {"BF16", Kind::BF16}, {"Q8_0", Kind::Q8_0},
-        {"Q4_0", Kind::Q4_0}, {"Q4_1", Kind::Q4_1}, {"Q5_0", Kind::Q5_0}, {"Q5_1", Kind::Q5_1},
-        {"Q4_K", Kind::Q4_K}, {"Q5_K", Kind::Q5_K}, {"Q6_K", Kind::Q6_K},
-    };
-    const auto found = kinds.find(name);
-    if (found == kinds.end()) throw std::invalid_argument("tensor type " + name + " has no kernel");
-    return found->second;
-}
-
 std::vector<std::string> supported_isas() {
     std::vector<std::string> names = {"scalar"};
 #if defined(__x86_64__)
@@ -196,6 +185,17 @@ void pack(Set&& set) {
 }
 
 }  // namespace
+
+Kind kind_named(const std::string& name) {
+    static const std::map<std::string, Kind> kinds = {
+        {"F32", Kind::F32},   {"F16", Kind::F16},   {"BF16", Kind::BF16}, {"Q8_0", Kind::Q8_0},
+        {"Q4_0", Kind::Q4_0}, {"Q4_1", Kind::Q4_1}, {"Q5_0", Kind::Q5_0}, {"Q5_1", Kind::Q5_1},
+        {"Q4_K", Kind::Q4_K}, {"Q5_K", Kind::Q5_K}, {"Q6_K", Kind::Q6_K},
+    };
+    const auto found = kinds.find(name);
+    if (found == kinds.end()) throw std::invalid_argument("tensor type " + name + " has no kernel");
+    return found->second;
+}
 
 WeightMode mode_named(const std::string& name) {
     if (name == "int8") return WeightMode::int8;

@@ -9,6 +9,7 @@
 namespace hotseat {
 
 // Throw std::invalid_argument for a name that does not exist here.
+Kind kind_named(const std::string& name);
 WeightMode mode_named(const std::string& name);
 const KernelTable& table_named(const std::string& isa);
 

@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -79,7 +79,7 @@ def _dispatch(words: list[str]) -> int:
         command = commands.get(" ".join(words[:length]))
         if command:
             return command.run(words[length:])
-    near = get_close_matches(words[0], commands, n=1) or [name for name in commands if name.startswith(words[0] + " ")]
+    near = [name for name in commands if name.startswith(words[0] + " ")] or get_close_matches(words[0], commands, n=1)
     raise ConfigError(f"unknown command {words[0]!r}" + (f"; did you mean `hotseat {near[0]}`?" if near else ""))
 
 
@@ -93,6 +93,8 @@ def _commands() -> dict[str, Command]:
         "simulate": Command(help="run the scheduler on a file of requests, without a model", run=_simulate),
         "bench serve": Command(help="measure a server under load", run=_bench_serve),
         "bench scheduler": Command(help="measure what the scheduler costs", run=_bench_scheduler),
+        "bench kernels": Command(help="measure single kernels", run=lambda words: _profile("kernels", words)),
+        "bench step": Command(help="measure where the time of steps goes", run=lambda words: _profile("step", words)),
     }
 
 
@@ -197,8 +199,6 @@ def _make_policy(config: SchedulerConfig) -> Policy | None:
 
 
 def _bench_scheduler(words: list[str]) -> int:
-    from dataclasses import asdict
-
     from hotseat.bench.report import describe_machine
     from hotseat.sim.config import SchedulerBenchOptions
     from hotseat.sim.scheduler_bench import run
@@ -207,6 +207,16 @@ def _bench_scheduler(words: list[str]) -> int:
     values = _read("bench scheduler", "Measure what the scheduler costs.", known, words, prefix="HOTSEAT_BENCH_")
     command = shlex.join(["hotseat", "bench", "scheduler", *words])
     return run(options.build(SchedulerBenchOptions, values), command=command, machine=asdict(describe_machine()))
+
+
+def _profile(name: str, words: list[str]) -> int:
+    from hotseat.bench.report import describe_machine
+    from hotseat.profile import COMMANDS
+
+    about, line = COMMANDS[name], shlex.join(["hotseat", "bench", name, *words])
+    known = options.collect(("benchmark", about.options))
+    values = _read(f"bench {name}", about.help, known, words, positional="model", prefix="HOTSEAT_BENCH_")
+    return about.run(options.build(about.options, values), command=line, machine=asdict(describe_machine()))
 
 
 # Options of single commands
@@ -264,8 +274,6 @@ def _open_llm(values: Mapping[str, Any]) -> LLM:
 
 
 def _sampling_params(llm: LLM, values: Mapping[str, Any]) -> SamplingParams:
-    from dataclasses import asdict
-
     from hotseat.core.request import SamplingParams
 
     chosen = asdict(options.build(SamplingOptions, values))
