@@ -158,16 +158,15 @@ class Admission:
     def admit_short(self, plan: Plan, allowance: int, per_step: int) -> None:
         """Let short prompts sit down and compute with ``allowance`` tokens, each if it is done with the next step's."""
         self._set_misfits_aside(plan)
-        is_first = True
         while not plan.held_up and allowance > 0 and plan.left > 0 and 0 not in plan.closed_lanes:
             request = self._waiting.first_short(plan.now)
             if request is None or self._is_kept_out(request):
                 return
-            if not (is_first or request.num_tokens <= allowance + per_step):
+            has_whole_share = allowance == per_step  # more than that no step will offer
+            if not (has_whole_share or request.num_tokens <= allowance + per_step):
                 return
             if self._may_sit(request, plan) and self._try(request, plan):
                 allowance -= plan.prefill(request, allowance)
-                is_first = False
 
     def admit_urgent(self, plan: Plan) -> None:
         """Let requests take seats and blocks from running ones that are strictly less urgent."""

@@ -34,7 +34,8 @@ class SchedulerConfig:
     short_prefill_share: float = field(
         default=0.25,
         metadata={
-            "help": "part of a step kept for prompts that fit in it while a prompt longer than a step is computed"
+            "help": "part of a step kept for short prompts (those that two such parts hold) beside a prompt longer "
+            "than a step"
         },
     )
     target_itl_ms: float | None = field(
@@ -115,8 +116,8 @@ class SchedulerConfig:
 
     @property
     def short_prefill_tokens(self) -> int:
-        """Return the length up to which a prompt counts as short beside a long one."""
-        return int(self.max_num_batched_tokens * self.short_prefill_share)
+        """Return the length up to which a prompt counts as short beside a long one: what two steps' shares hold."""
+        return int(2 * self.max_num_batched_tokens * self.short_prefill_share)
 
     @property
     def watermark_blocks(self) -> int:
