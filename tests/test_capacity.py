@@ -70,6 +70,12 @@ def test_a_size_in_bytes_is_kept_exactly() -> None:
     assert planned(kv_cache_memory_bytes="1GiB", max_num_seqs=1).num_kv_blocks == 1024
 
 
+@pytest.mark.parametrize("asked", [{"kv_cache_memory_bytes": "1TiB"}, {"num_kv_blocks": 4001}])
+def test_more_than_the_free_memory_is_refused_with_both_sizes(asked: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=rf"{next(iter(asked))} .* but 4000 MiB of memory are free"):
+        planned(**asked)
+
+
 def test_a_number_of_blocks_wins_over_bytes() -> None:
     assert planned(kv_cache_memory_bytes="1GiB", num_kv_blocks=70).num_kv_blocks == 70
 

@@ -86,6 +86,11 @@ def plan(
     else:
         blocks = min(wanted_blocks, int(memory_bytes * DEFAULT_MEMORY_SHARE) // bytes_per_block)
         source = f"a quarter of the {memory_bytes / 2**20:.0f} MiB of free memory"
+    if blocks * bytes_per_block > memory_bytes:
+        raise ConfigError(
+            f"{source} is a KV cache of {blocks * bytes_per_block / 2**20:.0f} MiB, "
+            f"but {memory_bytes / 2**20:.0f} MiB of memory are free"
+        )
     if blocks < 1:
         raise ConfigError(f"{source} holds no block of the KV cache: one takes {bytes_per_block} bytes")
     return Capacity(max_model_len=_fitting_length(length, asked_len, blocks * block_size, source), num_kv_blocks=blocks)

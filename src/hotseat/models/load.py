@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from hotseat.errors import ModelError, ModelNotFoundError
@@ -34,7 +35,10 @@ def load(
     """
     if model is None or model == DEFAULT_MODEL.name:
         path = ensure_model(DEFAULT_MODEL, cache_dir or default_cache_dir({}), offline=offline)
-        return load_gguf(path, name=DEFAULT_MODEL.name)
+        loaded = load_gguf(path, name=DEFAULT_MODEL.name)
+        return replace(
+            loaded, generation_config=replace(loaded.generation_config, temperature=DEFAULT_MODEL.temperature)
+        )
     path = Path(model).expanduser()
     try:
         if path.is_dir():
