@@ -79,16 +79,18 @@ native: $(TOOLS_STAMP)
 $(TOOLS_STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Hotseat needs Python 3.11 or newer; try make PYTHON=python3.12"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { echo "Setting up $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
 	$(PIP) "scikit-build-core>=0.11" "nanobind>=2.9"
 	$(BIN)/python tools/build_requires.py | xargs -r $(PIP)
 	@touch $@
 
 $(BASE_STAMP): $(TOOLS_STAMP) pyproject.toml $(wildcard CMakeLists.txt) $(CSRC)
+	@echo "Installing Hotseat and compiling its kernels (a minute or two) ..."
 	$(PIP) --no-build-isolation --editable .
 	@touch $@
 
 $(DEV_STAMP): $(BASE_STAMP)
+	@echo "Installing what the tests and checks need, PyTorch among it ..."
 	$(PIP) --no-build-isolation --editable ".[test,lint,oracle]"
 	@touch $@
 
