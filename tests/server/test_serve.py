@@ -15,6 +15,7 @@ import pytest
 
 from hotseat.errors import ConfigError
 from hotseat.server import ServerConfig, ServerServices, serve
+from hotseat.server.serve import listening_socket
 from server.fakes import REPLY
 from server.processes import TIMEOUT_S, Process
 
@@ -224,6 +225,14 @@ def test_what_outlasts_the_time_is_told_so(signals: int) -> None:
         reader.close()
         connection.close()
         assert process.wait() == 0
+
+
+def test_what_is_written_is_sent_at_once() -> None:
+    """With Nagle's algorithm a token waits for the client to acknowledge the last one, 40 ms on Linux."""
+    with listening_socket(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname()[:2]):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_port_in_use_costs_no_model_load() -> None:

@@ -21,7 +21,7 @@ from hotseat.server.services import ServerServices
 from hotseat.server.state import Flights, ServerContext, shutting_down
 from hotseat.server.version import hotseat_version
 
-__all__ = ["serve"]
+__all__ = ["listening_socket", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def serve(build: Callable[[], ServerServices], config: ServerConfig, *, started_
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     _allow_many_connections()
-    with _listening_socket(config) as listener:
+    with listening_socket(config) as listener:
         services = build()
         app = create_app(services, config)
         services.engine.start()
@@ -160,13 +160,20 @@ def _uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
 
 
 @contextlib.contextmanager
-def _listening_socket(config: ServerConfig) -> Iterator[socket.socket]:
+def listening_socket(config: ServerConfig) -> Iterator[socket.socket]:
+    """Listen where ``config`` says.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
     try:
         address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[4][:2], family=address[0], backlog=2048, reuse_port=False)
     except OSError as error:
         raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror or error}") from error
     with listener:
+        # Connections inherit it. Asyncio would set it, but not on sockets that were made with protocol number 0.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
 
 
