@@ -90,22 +90,26 @@ void Team::serve(int member) {
 void Team::open_phase(uint32_t phase) {
     Slot& slot = slots_[phase % kSlots];
     slot.done.store(0, std::memory_order_relaxed);
-    slot.next.store(static_cast<uint64_t>(phase) << 32, std::memory_order_release);
+    for (Member& member : members_)
+        member.next[phase % kSlots].store(static_cast<uint64_t>(phase) << 32, std::memory_order_release);
     open_phase_.store(phase, std::memory_order_release);
 }
 
-// The next item of the phase, or -1 when all are taken.
-int Team::take(uint32_t phase, int total) {
-    std::atomic<uint64_t>& next = slots_[phase % kSlots].next;
+// The next item of a member's share of the phase, or -1 when all are taken.
+int Team::take(uint32_t phase, int total, int owner) {
+    const int first = share_start(total, owner);
+    const uint32_t count = share_start(total, owner + 1) - first;
+    std::atomic<uint64_t>& next = members_[owner].next[phase % kSlots];
     uint64_t value = next.load(std::memory_order_acquire);
-    while (value >> 32 == phase && static_cast<uint32_t>(value) < static_cast<uint32_t>(total))
+    while (value >> 32 == phase && static_cast<uint32_t>(value) < count)
         if (next.compare_exchange_weak(value, value + 1, std::memory_order_acq_rel))
-            return static_cast<int>(static_cast<uint32_t>(value));
+            return first + static_cast<int>(static_cast<uint32_t>(value));
     return -1;
 }
 
-void Team::finish_item(uint32_t phase, int total) {
-    if (slots_[phase % kSlots].done.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(total)) {
+void Team::finish(uint32_t phase, int total, int num_done) {
+    const uint32_t before = slots_[phase % kSlots].done.fetch_add(num_done, std::memory_order_acq_rel);
+    if (before + num_done == static_cast<uint32_t>(total)) {
         open_phase(phase + 1);
         open_phase_.notify_all();
     }

@@ -2,13 +2,18 @@
 // others sleep between steps.
 //
 // Theory of operation. A step is a sequence of phases, a phase a number of
-// items, and every member walks through the same sequence. Items are taken one
-// by one from a shared counter, never split beforehand, and a phase is over
-// when its items are done, not when all members have come by: a thread that
-// loses its core for a while delays the others only by the item that it holds,
-// and finds the phases it missed already over. A member that has not woken up
-// when the step ends misses that step. Only at the very end does the caller
-// wait for those who are inside.
+// items, and every member walks through the same sequence. Each member has a
+// share of the items, takes them one by one, and then helps the others with
+// theirs; a phase is over when its items are done, not when all members have
+// come by: a thread that loses its core for a while delays the others only by
+// the item that it holds, and finds the phases it missed already over. A member
+// that has not woken up when the step ends misses that step. Only at the very
+// end does the caller wait for those who are inside.
+//
+// Shares are the same for equal totals, so what a core wrote in one phase is
+// often still near it in the next, and counters are contended at the end of a
+// phase only. That matters where cores are far apart: a line that another core
+// has written takes as long as one from memory.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -41,10 +46,15 @@ public:
     void for_each(int total, int member, Item&& item) {
         if (total <= 0) return;
         const uint32_t phase = members_[member].phase++;
-        for (int i = take(phase, total); i >= 0; i = take(phase, total)) {
-            item(i, member);
-            finish_item(phase, total);
+        int num_done = 0;
+        for (int i = 0; i < num_threads_; ++i) {
+            const int owner = member + i < num_threads_ ? member + i : member + i - num_threads_;
+            for (int taken = take(phase, total, owner); taken >= 0; taken = take(phase, total, owner)) {
+                item(taken, member);
+                ++num_done;
+            }
         }
+        if (num_done > 0) finish(phase, total, num_done);
         wait_until_over(phase);
     }
 
@@ -52,14 +62,15 @@ private:
     using Entry = void (*)(void*, int);
     static constexpr int kSlots = 4;  // phases whose counters are apart; two would do
 
-    // Counters of one phase, each with the phase in its upper half so that a
-    // latecomer cannot touch a later phase's.
+    // Items of a phase that are done.
     struct alignas(64) Slot {
-        std::atomic<uint64_t> next{0};
-        alignas(64) std::atomic<uint32_t> done{0};
+        std::atomic<uint32_t> done{0};
     };
     struct alignas(64) Member {
         uint32_t phase = 0;
+        // Next item of the member's share of a phase, with the phase in the upper
+        // half so that a latecomer cannot touch a later phase's.
+        alignas(64) std::atomic<uint64_t> next[kSlots]{};
     };
 
     void run_erased(Entry entry, void* context);
@@ -67,8 +78,11 @@ private:
     bool enter();
     void leave();
     void open_phase(uint32_t phase);
-    int take(uint32_t phase, int total);
-    void finish_item(uint32_t phase, int total);
+    int share_start(int total, int member) const {
+        return static_cast<int>((static_cast<int64_t>(total) * member + num_threads_ - 1) / num_threads_);
+    }
+    int take(uint32_t phase, int total, int owner);
+    void finish(uint32_t phase, int total, int num_done);
     void wait_until_over(uint32_t phase);
 
     const int num_threads_;
