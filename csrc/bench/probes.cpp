@@ -104,7 +104,8 @@ LinearProbe::LinearProbe(const KernelTable& packer, WeightMode mode, int in_feat
     const bool is_swiglu = epilogue == Epilogue::swiglu;
     if (sources.empty() || in_features < 1 || num_copies < 1 || max_rows < 1 || (is_swiglu && sources.size() != 2))
         throw std::invalid_argument("sizes must be positive, and swiglu has gate and up");
-    for (int i = 0; i < num_copies; ++i) copies_.emplace_back(packer, team_, mode, in_features, sources, is_swiglu);
+    for (int i = 0; i < num_copies; ++i)
+        copies_.emplace_back(packer, team_, arena_, mode, in_features, sources, is_swiglu);
 
     const Linear& linear = copies_.front();
     rows_.stride = (linear.encoded_row_bytes() + 63) / 64 * 64;

@@ -45,6 +45,7 @@ public:
 private:
     Team team_;
     Epilogue epilogue_;
+    Arena arena_;
     std::vector<Linear> copies_;
     size_t next_copy_ = 0;
     int max_rows_;

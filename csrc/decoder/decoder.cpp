@@ -64,7 +64,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
 }
 
 void Decoder::set_output(const StoredMatrix& matrix) {
-    output_ = Linear(kernels_, team_, mode_, shape_.hidden_size, {matrix}, false);
+    output_ = Linear(kernels_, team_, weights_, mode_, shape_.hidden_size, {matrix}, false);
 }
 
 void Decoder::set_norms(int layer, std::vector<float> attention, std::vector<float> mlp) {
@@ -73,19 +73,19 @@ void Decoder::set_norms(int layer, std::vector<float> attention, std::vector<flo
 }
 
 void Decoder::set_qkv(int layer, const StoredMatrix& q, const StoredMatrix& k, const StoredMatrix& v) {
-    layers_.at(layer).qkv = Linear(kernels_, team_, mode_, shape_.hidden_size, {q, k, v}, false);
+    layers_.at(layer).qkv = Linear(kernels_, team_, weights_, mode_, shape_.hidden_size, {q, k, v}, false);
 }
 
 void Decoder::set_attention_output(int layer, const StoredMatrix& matrix) {
-    layers_.at(layer).attention_output = Linear(kernels_, team_, mode_, q_size_, {matrix}, false);
+    layers_.at(layer).attention_output = Linear(kernels_, team_, weights_, mode_, q_size_, {matrix}, false);
 }
 
 void Decoder::set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up) {
-    layers_.at(layer).gate_up = Linear(kernels_, team_, mode_, shape_.hidden_size, {gate, up}, true);
+    layers_.at(layer).gate_up = Linear(kernels_, team_, weights_, mode_, shape_.hidden_size, {gate, up}, true);
 }
 
 void Decoder::set_down(int layer, const StoredMatrix& matrix) {
-    layers_.at(layer).down = Linear(kernels_, team_, mode_, shape_.intermediate_size, {matrix}, false);
+    layers_.at(layer).down = Linear(kernels_, team_, weights_, mode_, shape_.intermediate_size, {matrix}, false);
 }
 
 void Decoder::bind(const SamplerInputs& inputs, const BatchArrays& batch, const ResultArrays& results) {

@@ -136,6 +136,7 @@ private:
     KvCache kv_;
     StoredMatrix embedding_{};
     std::vector<float> output_norm_;
+    Arena weights_;
     Linear output_;
     std::vector<Layer> layers_;
 

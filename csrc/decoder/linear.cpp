@@ -19,19 +19,19 @@ int rotation_width(int n) {
     return width;
 }
 
-Linear::Linear(const KernelTable& kernels, Team& team, WeightMode mode, int in_features,
+Linear::Linear(const KernelTable& kernels, Team& team, Arena& arena, WeightMode mode, int in_features,
                const std::vector<StoredMatrix>& sources, bool interleave)
     : mode_(mode), in_features_(in_features), interleave_(interleave) {
     for (const StoredMatrix& source : sources) num_outputs_ += source.rows;
     num_panels_ = interleave ? ceil_div(sources[0].rows, kPanel / 2) : ceil_div(num_outputs_, kPanel);
     if (mode == WeightMode::grouped) {
-        pack_grouped(kernels, team, sources);
+        pack_grouped(kernels, team, arena, sources);
         return;
     }
     steps_ = ceil_div(in_features, values_per_step(mode));
     // Reading ahead may touch a little beyond the last panel.
-    panels_ = Memory(static_cast<size_t>(num_panels_) * steps_ * kPanelStep + 4096);
-    scales_ = Memory(static_cast<size_t>(num_panels_) * kPanel * sizeof(float));
+    panels_ = arena.take(static_cast<size_t>(num_panels_) * steps_ * kPanelStep + 4096);
+    scales_ = arena.take(static_cast<size_t>(num_panels_) * kPanel * sizeof(float));
     std::vector<std::vector<float>> scratch(team.size());
     team.run([&](int member) {
         scratch[member].resize(static_cast<size_t>(in_features) + 16);

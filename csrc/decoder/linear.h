@@ -50,8 +50,8 @@ class Linear {
 public:
     Linear() = default;
     // Columns are the rows of `sources`, one after the other. With `interleave`,
-    // sources are gate and up.
-    Linear(const KernelTable& kernels, Team& team, WeightMode mode, int in_features,
+    // sources are gate and up. The arena holds the packed weights and outlives this.
+    Linear(const KernelTable& kernels, Team& team, Arena& arena, WeightMode mode, int in_features,
            const std::vector<StoredMatrix>& sources, bool interleave);
 
     int in_features() const { return in_features_; }
@@ -76,8 +76,8 @@ private:
         int first_row;
     };
 
-    void pack_grouped(const KernelTable& kernels, Team& team, const std::vector<StoredMatrix>& sources);
-    void plan_halves(const std::vector<StoredMatrix>& sources);
+    void pack_grouped(const KernelTable& kernels, Team& team, Arena& arena, const std::vector<StoredMatrix>& sources);
+    void plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources);
     void pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, const Half& half);
     void compute_grouped(const KernelTable& kernels, const EncodedRows& input, int first, int rows, float* out,
                          size_t out_stride, int columns, Epilogue epilogue, int panel) const;
@@ -91,8 +91,8 @@ private:
     int steps_ = 0;
     bool interleave_ = false;
     std::vector<Half> halves_;  // grouped only, two a panel
-    Memory panels_;
-    Memory scales_;  // float[num_panels * 64], used by int8 only
+    Piece panels_;
+    Piece scales_;  // float[num_panels * 64], used by int8 only
 };
 
 }  // namespace hotseat

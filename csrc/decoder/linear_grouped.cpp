@@ -38,7 +38,7 @@ GroupFormat format_of(Kind kind) {
 bool is_grouped(Kind kind) { return kind != Kind::F32 && kind != Kind::F16 && kind != Kind::BF16; }
 
 // A half panel has one format, so a matrix that is followed by another must fill whole halves.
-void Linear::plan_halves(const std::vector<StoredMatrix>& sources) {
+void Linear::plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources) {
     size_t start = 0;
     const auto append = [&](int source, int first_row) {
         const GroupFormat format = format_of(sources[source < 0 ? 0 : source].kind);
@@ -56,11 +56,12 @@ void Linear::plan_halves(const std::vector<StoredMatrix>& sources) {
         }
         if (halves_.size() % 2 != 0) append(-1, 0);
     }
-    panels_ = Memory(start + 4096);
+    panels_ = arena.take(start + 4096);
 }
 
-void Linear::pack_grouped(const KernelTable& kernels, Team& team, const std::vector<StoredMatrix>& sources) {
-    plan_halves(sources);
+void Linear::pack_grouped(const KernelTable& kernels, Team& team, Arena& arena,
+                          const std::vector<StoredMatrix>& sources) {
+    plan_halves(arena, sources);
     team.run([&](int member) {
         team.for_each(static_cast<int>(halves_.size()), member,
                       [&](int i, int) { pack_half(kernels, sources, halves_[i]); });

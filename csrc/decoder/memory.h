@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace hotseat {
 
@@ -28,6 +29,35 @@ public:
 private:
     void* data_ = nullptr;
     size_t num_bytes_ = 0;
+};
+
+// A part of an arena, which owns it.
+class Piece {
+public:
+    Piece() = default;
+    Piece(void* data, size_t num_bytes) : data_(data), num_bytes_(num_bytes) {}
+
+    template <class T>
+    T* as() const {
+        return static_cast<T*>(data_);
+    }
+    size_t size() const { return num_bytes_; }
+
+private:
+    void* data_ = nullptr;
+    size_t num_bytes_ = 0;
+};
+
+// Memory that is handed out in pieces and freed as a whole. Pieces lie side by
+// side in large areas: alone, most would be too small for huge pages, and a
+// stream through small pages is a third slower.
+class Arena {
+public:
+    Piece take(size_t num_bytes);  // throws std::bad_alloc; starts at a multiple of 64
+
+private:
+    std::vector<Memory> areas_;
+    size_t used_ = 0;  // bytes of the last area
 };
 
 }  // namespace hotseat

@@ -40,7 +40,8 @@ struct Stored {
 
 std::vector<float> multiply(const KernelTable& kernels, Team& team, const std::vector<StoredMatrix>& sources,
                             bool interleave, const std::vector<float>& x, int rows, int n, Epilogue epilogue) {
-    const Linear linear(kernels, team, WeightMode::grouped, n, sources, interleave);
+    Arena arena;
+    const Linear linear(kernels, team, arena, WeightMode::grouped, n, sources, interleave);
     const size_t stride = (linear.encoded_row_bytes() + 63) / 64 * 64;
     Guarded<uint8_t> values(rows * stride);
     const EncodedRows encoded{values.data(), stride, nullptr, nullptr};
@@ -130,7 +131,8 @@ TEST(grouped_refuses_what_it_cannot_hold) {
     const Stored first(random, kLayouts[0], 40, 64), second(random, kLayouts[0], 32, 64);
     bool refused = false;
     try {
-        const Linear linear(scalar_table(), team, WeightMode::grouped, 64, {first.matrix, second.matrix}, false);
+        Arena arena;
+        const Linear linear(scalar_table(), team, arena, WeightMode::grouped, 64, {first.matrix, second.matrix}, false);
     } catch (const std::invalid_argument&) {
         refused = true;
     }
