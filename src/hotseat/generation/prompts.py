@@ -160,6 +160,17 @@ class RequestFactory:
             self._check_range(params.stop_token_ids, "stop_token_ids")
         if params.allowed_token_ids is not None:
             self._check_range(params.allowed_token_ids, "allowed_token_ids")
+        if params.min_tokens > 0:
+            self._check_candidates(params)
+
+    def _check_candidates(self, params: SamplingParams) -> None:
+        """Refuse when nothing is left: what ends a sequence may not be sampled before ``min_tokens``."""
+        banned, allowed = self._eos_token_ids.union(params.stop_token_ids), params.allowed_token_ids
+        if len(banned) >= self._vocab_size if allowed is None else banned.issuperset(allowed):
+            raise InvalidRequestError(
+                f"each token that may be sampled ends the sequence, but min_tokens is {params.min_tokens}",
+                param="min_tokens",
+            )
 
     def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None, min_tokens: int) -> int:
         """Return how many tokens the sequence may get, checked against the model's context."""
