@@ -227,6 +227,20 @@ def test_what_outlasts_the_time_is_told_so(signals: int) -> None:
         assert process.wait() == 0
 
 
+def test_a_client_that_never_reads_does_not_hold_up_a_shutdown() -> None:
+    request = written(prompt=["a" * 4000] * 4, max_tokens=1, n=16, logprobs=20, echo=True, stream=True)  # much to read
+    with running(shutdown_timeout_s=0.0) as process, connect(process.url) as connection:
+        connection.sendall(request)
+        with openai.OpenAI(base_url=process.url, api_key="any", timeout=TIMEOUT_S) as client:
+            assert connection.recv(1)
+            while client.get("/load", cast_to=object)["num_requests_running"]:
+                pass
+            assert client.get("/load", cast_to=object)["server_load"] == 1, "it waits for its client"
+        process.signal()
+        assert process.wait() == 0
+        assert "Traceback" not in "".join(process.log)
+
+
 def test_what_is_written_is_sent_at_once() -> None:
     """With Nagle's algorithm a token waits for the client to acknowledge the last one, 40 ms on Linux."""
     with listening_socket(ServerConfig(port=0)) as listener, socket.create_connection(listener.getsockname()[:2]):

@@ -139,6 +139,9 @@ class _Shutdown:
         asyncio.get_running_loop().call_later(LAST_WORDS_S, self._give_up)
 
     def _give_up(self) -> None:
+        for connection in tuple(self._server.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()  # who waits for this client to read goes on
         self._server.force_exit = True
 
 
