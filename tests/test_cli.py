@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotseat import LLM, SamplingParams, cli, options
+from hotseat import arguments as arguments_of
 from hotseat.core.config import SchedulerConfig
 from tiny_models import write_tiny_hf_model
 
@@ -16,7 +17,7 @@ KNOWN = options.collect(("scheduler", SchedulerConfig))
 
 
 def read(*words: str, **arguments: str) -> dict[str, object]:
-    return cli._read("test", "", KNOWN, list(words), **arguments)
+    return arguments_of.read("test", "", KNOWN, words, os.environ, **arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,6 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
     ("words", "message"),
     [
         (["srve"], "unknown command 'srve'; did you mean `hotseat serve`?"),
-        (["bench"], "did you mean `hotseat bench serve`?"),
         (["serve", "--max-num-sequences", "3"], "unknown option --max-num-sequences; did you mean --max-num-seqs?"),
         (["serve", "--max-num-seqs", "many"], "argument --max-num-seqs: max_num_seqs must be an integer, not 'many'"),
         (["serve", "--port", "70000"], "port must be within 0 and 65535"),
@@ -76,6 +76,56 @@ def test_a_mistake_is_one_line_and_status_2(words: list[str], message: str, caps
     assert message in captured.err
     assert captured.err.count("\n") == 1, captured.err
     assert captured.out == ""
+
+
+def test_the_members_of_a_group_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench"]) == 0
+    listed = capsys.readouterr().out
+    for name in ("serve", "scheduler", "kernels", "step"):
+        assert f"\n  bench {name} " in listed
+    assert "hotseat pull" not in listed
+    assert cli.main(["bench", "foo", "--url", "x"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"hotseat: error: unknown command 'bench foo'\n\n{listed}"
+    assert captured.out == ""
+
+
+def warnings_with(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return what a command that soon fails warns of."""
+    assert cli.main(list(words)) == 2
+    return capsys.readouterr().err.partition("hotseat: error")[0]
+
+
+def test_a_misspelt_variable_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOTSEAT_MAX_NUM_SEQ", "3")
+    monkeypatch.setenv("HOTSEAT_BENCH_NUM_PROMPT", "3")
+    warnings_with(capsys, "serve", "--port", "70000")
+    assert caplog.messages == [
+        "the environment variable HOTSEAT_MAX_NUM_SEQ is no option; did you mean HOTSEAT_MAX_NUM_SEQS?"
+    ]
+    caplog.clear()
+    warnings_with(capsys, "bench", "serve", "--num-prompts", "0")
+    assert caplog.messages == [
+        "the environment variable HOTSEAT_BENCH_NUM_PROMPT is no option; did you mean HOTSEAT_BENCH_NUM_PROMPTS?"
+    ]
+
+
+def test_variables_of_kubernetes_and_of_other_commands_are_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    kubernetes = {"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "8000", "SERVICE_PORT_HTTP": "8000"}
+    kubernetes |= {"PORT_8000_TCP": "tcp://10.0.0.1:8000", "PORT_8000_TCP_PORT": "8000", "PORT": "tcp://10.0.0.1:8000"}
+    for name, value in kubernetes.items():
+        monkeypatch.setenv(f"HOTSEAT_{name}", value)
+    others = {other.prefix + name.upper() for other in cli.COMMANDS.values() for name in other.known()}
+    for variable in {*others, "HOTSEAT_CACHE_DIR", "HOTSEAT_BENCH_CONFIG", "HOTSEAT_CONFIG"}:
+        if variable not in os.environ:
+            monkeypatch.setenv(variable, "")
+    for words in (["serve", "--port", "70000"], ["explain", "--no"], ["simulate", "--no"], ["generate"]):
+        warnings_with(capsys, *words)
+    assert caplog.messages == []
 
 
 def test_a_model_that_is_not_there_is_one_line_and_status_2(tmp_path: Path) -> None:
@@ -110,13 +160,20 @@ def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith(f"usage: hotseat {' '.join(command)}")
 
 
-def test_every_option_of_serve_says_what_it_is() -> None:
-    from hotseat.build import ENGINE_OPTIONS
-    from hotseat.server.config import ServerConfig
-    from hotseat.serving import ObserverOptions
-
-    for option in (ENGINE_OPTIONS | options.collect(("s", ServerConfig), ("o", ObserverOptions))).values():
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_option_says_what_it_is(name: str) -> None:
+    for option in cli.COMMANDS[name].known().values():
         assert option.help, f"{option.flag} has no help"
+        assert option.metavar.isupper(), option.metavar
+
+
+def test_the_help_says_what_kind_of_value_an_option_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("--max-num-seqs N", "--record FILE", "--shutdown-timeout-s SECONDS", "--max-request-bytes BYTES"):
+        assert f"[{words}]" in text
+    assert "[--port PORT]" in text
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +209,9 @@ def test_chat_answers_line_by_line_until_the_input_ends(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nand again\n"))
     assert cli.main(["chat", model, *SMALL]) == 0
-    assert capsys.readouterr().out.count("> ") == 3
+    written = capsys.readouterr().out
+    assert written.count("\n") == 2
+    assert "> " not in written, "nobody is there to be prompted"
 
 
 def test_pull_says_where_the_model_is(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,17 +5,17 @@ Every room is imported by the command that needs it, so that ``hotseat --help`` 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from hotseat import arguments as arguments_of
 from hotseat import options
 from hotseat.errors import ConfigError, HotseatError
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from hotseat.core.config import SchedulerConfig
     from hotseat.core.policy import Policy
-    from hotseat.core.request import SamplingParams
     from hotseat.llm import LLM
 
 __all__ = ["main"]
+
+logger = logging.getLogger(__name__)
 
 USAGE = """\
 usage: hotseat COMMAND [options]
@@ -44,16 +45,32 @@ then the environment, then the file.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One call of a command."""
+
+    values: dict[str, Any]  # the options that were chosen
+    line: str  # the command line, for reports to quote
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
+    """What can be called; its options say what its words mean. ``log_level`` is that of a command that logs."""
+
     help: str
-    run: Callable[[list[str]], int]
+    known: Callable[[], dict[str, options.Option]]
+    run: Callable[[Invocation], int]
+    positional: str | None = None
+    prefix: str = options.ENVIRONMENT_PREFIX
+    log_level: str | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that ``arguments`` (by default those of the process) name; return the exit status."""
+    started_at = time.monotonic()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _dispatch(words)
+        return _dispatch(words, started_at)
     except HotseatError as error:
         sys.stderr.write(f"hotseat: error: {error}\n")
         return 2
@@ -64,11 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _dispatch(words: list[str]) -> int:
-    commands = _commands()
+def _dispatch(words: list[str], started_at: float) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        lines = "\n".join(f"  {name:<17}{command.help}" for name, command in commands.items())
-        sys.stdout.write(USAGE.format(commands=lines))
+        sys.stdout.write(USAGE.format(commands=_listed(COMMANDS)))
         return 0
     if words[0] in ("-V", "--version"):
         import hotseat
@@ -76,118 +91,118 @@ def _dispatch(words: list[str]) -> int:
         sys.stdout.write(f"hotseat {hotseat.__version__}\n")
         return 0
     for length in (2, 1):
-        command = commands.get(" ".join(words[:length]))
-        if command:
-            return command.run(words[length:])
-    near = [name for name in commands if name.startswith(words[0] + " ")] or get_close_matches(words[0], commands, n=1)
-    raise ConfigError(f"unknown command {words[0]!r}" + (f"; did you mean `hotseat {near[0]}`?" if near else ""))
+        name = " ".join(words[:length])
+        if name in COMMANDS:
+            line = shlex.join(["hotseat", *words])
+            return COMMANDS[name].run(Invocation(values=_read(name, words[length:]), line=line, started_at=started_at))
+    return _no_such_command(words)
 
 
-def _commands() -> dict[str, Command]:
-    return {
-        "serve": Command(help="serve a model over HTTP as OpenAI's clients expect it", run=_serve),
-        "pull": Command(help="fetch a model, so that later starts need no network", run=_pull),
-        "generate": Command(help="complete a text", run=_generate),
-        "chat": Command(help="talk to a model in the terminal", run=_chat),
-        "explain": Command(help="say where the requests of a server are, and why", run=_explain),
-        "simulate": Command(help="run the scheduler on a file of requests, without a model", run=_simulate),
-        "bench serve": Command(help="measure a server under load", run=_bench_serve),
-        "bench scheduler": Command(help="measure what the scheduler costs", run=_bench_scheduler),
-        "bench kernels": Command(help="measure single kernels", run=lambda words: _profile("kernels", words)),
-        "bench step": Command(help="measure where the time of steps goes", run=lambda words: _profile("step", words)),
-    }
+def _no_such_command(words: list[str]) -> int:
+    members = {name: command for name, command in COMMANDS.items() if name.startswith(words[0] + " ")}
+    if not members:
+        near = get_close_matches(words[0], COMMANDS, n=1)
+        raise ConfigError(f"unknown command {words[0]!r}" + (f"; did you mean `hotseat {near[0]}`?" if near else ""))
+    usage = f"usage: hotseat {words[0]} COMMAND [options]\n\ncommands:\n{_listed(members)}\n"
+    if words[1:] in ([], ["-h"], ["--help"]):
+        sys.stdout.write(usage)
+        return 0
+    sys.stderr.write(f"hotseat: error: unknown command {shlex.join(words[:2])!r}\n\n{usage}")
+    return 2
 
 
-# Commands
+def _listed(commands: Mapping[str, Command]) -> str:
+    return "\n".join(f"  {name:<17}{command.help}" for name, command in commands.items())
 
 
-def _serve(words: list[str]) -> int:
-    started_at = time.monotonic()
+def _read(name: str, words: list[str]) -> dict[str, Any]:
+    """Return the values of a command's options, and begin to log."""
+    command = COMMANDS[name]
+    known = command.known()
+    description = f"{command.help[0].upper()}{command.help[1:]}."
+    values = arguments_of.read(
+        name, description, known, words, os.environ, positional=command.positional, prefix=command.prefix
+    )
+    if "cache_dir" in known and "cache_dir" not in values:
+        values["cache_dir"] = _cache_dir()
+    if command.log_level:
+        _set_up_logging(values, default=command.log_level)
+    _warn_of_misspelt_variables(known, command.prefix)
+    return values
+
+
+def _warn_of_misspelt_variables(known: Mapping[str, options.Option], prefix: str) -> None:
+    suspects = list(options.misspelt_variables(known, os.environ, prefix))
+    if not suspects:
+        return
+    elsewhere = {other.prefix + name.upper() for other in COMMANDS.values() for name in other.known()}
+    for variable, near in suspects:
+        if variable not in elsewhere | {"HOTSEAT_CACHE_DIR", "HOTSEAT_CONFIG", "HOTSEAT_BENCH_CONFIG"}:
+            logger.warning("the environment variable %s is no option; did you mean %s?", variable, near)
+
+
+# What commands do
+
+
+def _serve(invocation: Invocation) -> int:
     from hotseat import build
     from hotseat.server.config import ServerConfig
     from hotseat.serving import ObserverOptions, run_server
 
-    own = options.collect(("server", ServerConfig), ("observers", ObserverOptions))
-    known = build.ENGINE_OPTIONS | own | _LOG_OPTIONS
-    values = _read("serve", "Serve a model over HTTP.", known, words, positional="model")
-    _set_up_logging(values, default="info")
+    values = invocation.values
     return run_server(
         build.EngineArgs.from_values(_only(values, build.ENGINE_OPTIONS)),
         options.build(ServerConfig, values),
         options.build(ObserverOptions, values),
-        started_at=started_at,
+        started_at=invocation.started_at,
     )
 
 
-def _pull(words: list[str]) -> int:
+def _pull(invocation: Invocation) -> int:
     from hotseat import build
 
-    known = options.collect(("model", build.ModelOptions)) | _LOG_OPTIONS
-    values = _read("pull", "Fetch a model into the cache.", known, words, positional="model")
-    _set_up_logging(values, default="info")
-    path = build.fetch(options.build(build.ModelOptions, values), show_progress=True)
+    path = build.fetch(options.build(build.ModelOptions, invocation.values), show_progress=True)
     sys.stdout.write(f"{path}\n")
     return 0
 
 
-def _generate(words: list[str]) -> int:
-    known = _offline_options() | options.collect(("text", GenerateOptions))
-    values = _read("generate", "Complete a text (- reads it from standard input).", known, words, positional="prompt")
-    _set_up_logging(values, default="warning")
-    chosen = options.build(GenerateOptions, values)
+def _generate(invocation: Invocation) -> int:
+    from hotseat import terminal
+
+    chosen = options.build(terminal.GenerateOptions, invocation.values)
     if chosen.prompt is None:
         raise ConfigError('a text is missing: hotseat generate "Once upon a time"')
     prompt = sys.stdin.read() if chosen.prompt == "-" else chosen.prompt
-    from hotseat.terminal import Conversation, show
+    with _open_llm(invocation.values) as llm:
+        params = terminal.sampling_params(llm, options.build(terminal.SamplingOptions, invocation.values))
+        conversation = terminal.Conversation(llm, params, chosen.system)
+        pieces = conversation.answer(prompt) if chosen.chat else llm.stream(prompt, params)
+        return 0 if terminal.show(pieces) else 130
 
-    with _open_llm(values) as llm:
-        params = _sampling_params(llm, values)
-        pieces = Conversation(llm, params, chosen.system).answer(prompt) if chosen.chat else llm.stream(prompt, params)
-        return 0 if show(pieces) else 130
 
-
-def _chat(words: list[str]) -> int:
-    known = _offline_options() | options.collect(("text", ChatOptions))
-    values = _read("chat", "Talk to a model in the terminal.", known, words, positional="model")
-    _set_up_logging(values, default="warning")
+def _chat(invocation: Invocation) -> int:
     from hotseat import terminal
 
-    with _open_llm(values) as llm:
-        conversation = terminal.Conversation(llm, _sampling_params(llm, values), values.get("system"))
-        terminal.chat(conversation)
+    chosen = options.build(terminal.ChatOptions, invocation.values)
+    with _open_llm(invocation.values) as llm:
+        params = terminal.sampling_params(llm, options.build(terminal.SamplingOptions, invocation.values))
+        terminal.chat(terminal.Conversation(llm, params, chosen.system))
     return 0
 
 
-def _bench_serve(words: list[str]) -> int:
-    from hotseat.bench import BenchConfig, run
-
-    known = options.collect(("benchmark", BenchConfig))
-    # Its own prefix: what HOTSEAT_MODEL says to a server on this machine is a path, and here it would be a name.
-    values = _read(
-        "bench serve", "Measure an OpenAI-compatible server under load.", known, words, prefix="HOTSEAT_BENCH_"
-    )
-    return run(options.build(BenchConfig, values), command=shlex.join(["hotseat", "bench", "serve", *words]))
-
-
-def _explain(words: list[str]) -> int:
+def _explain(invocation: Invocation) -> int:
     from hotseat.asking import ExplainOptions, explain
 
-    known = options.collect(("request", ExplainOptions))
-    values = _read("explain", "Say where requests are, and why.", known, words, positional="request_id")
-    sys.stdout.write(explain(options.build(ExplainOptions, values)))
+    sys.stdout.write(explain(options.build(ExplainOptions, invocation.values)))
     return 0
 
 
-def _simulate(words: list[str]) -> int:
-    from hotseat.core.config import SchedulerConfig
+def _simulate(invocation: Invocation) -> int:
     from hotseat.sim.command import scheduler_config, simulate
     from hotseat.sim.config import SimulateOptions
 
-    known = options.collect(("simulation", SimulateOptions), ("scheduler", SchedulerConfig))
-    values = _read("simulate", "Run the scheduler on a file of requests.", known, words, positional="requests")
-    chosen = options.build(SimulateOptions, values)
-    command = shlex.join(["hotseat", "simulate", *words])
-    return simulate(chosen, scheduler_config(chosen, values), _make_policy, command=command)
+    chosen = options.build(SimulateOptions, invocation.values)
+    return simulate(chosen, scheduler_config(chosen, invocation.values), _make_policy, command=invocation.line)
 
 
 def _make_policy(config: SchedulerConfig) -> Policy | None:
@@ -198,28 +213,22 @@ def _make_policy(config: SchedulerConfig) -> Policy | None:
     return build.make_policy(config)
 
 
-def _bench_scheduler(words: list[str]) -> int:
+def _bench_serve(invocation: Invocation) -> int:
+    from hotseat.bench import BenchConfig, run
+
+    return run(options.build(BenchConfig, invocation.values), command=invocation.line)
+
+
+def _bench_scheduler(invocation: Invocation) -> int:
     from hotseat.bench.report import describe_machine
     from hotseat.sim.config import SchedulerBenchOptions
     from hotseat.sim.scheduler_bench import run
 
-    known = options.collect(("benchmark", SchedulerBenchOptions))
-    values = _read("bench scheduler", "Measure what the scheduler costs.", known, words, prefix="HOTSEAT_BENCH_")
-    command = shlex.join(["hotseat", "bench", "scheduler", *words])
-    return run(options.build(SchedulerBenchOptions, values), command=command, machine=asdict(describe_machine()))
+    chosen = options.build(SchedulerBenchOptions, invocation.values)
+    return run(chosen, command=invocation.line, machine=asdict(describe_machine()))
 
 
-def _profile(name: str, words: list[str]) -> int:
-    from hotseat.bench.report import describe_machine
-    from hotseat.profile import COMMANDS
-
-    about, line = COMMANDS[name], shlex.join(["hotseat", "bench", name, *words])
-    known = options.collect(("benchmark", about.options))
-    values = _read(f"bench {name}", about.help, known, words, positional="model", prefix="HOTSEAT_BENCH_")
-    return about.run(options.build(about.options, values), command=line, machine=asdict(describe_machine()))
-
-
-# Options of single commands
+# What they can be told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,40 +239,66 @@ class LogOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
-    max_tokens: int | None = field(default=512, metadata={"help": "tokens to generate at most; none: what fits"})
-    temperature: float | None = field(default=None, metadata={"help": "0 is greedy (default: the model's, else 0.6)"})
-    top_p: float | None = field(
-        default=None, metadata={"help": "smallest set of tokens with this probability (default: the model's, else 0.9)"}
-    )
-    top_k: int | None = field(default=None, metadata={"help": "so many most probable tokens; 0 is all"})
-    min_p: float | None = field(default=None, metadata={"help": "tokens at least this probable, relative to the first"})
-    repetition_penalty: float | None = field(default=None, metadata={"help": "above 1 avoids repetition"})
-    seed: int | None = field(default=None, metadata={"help": "fixes the result"})
-    stop: tuple[str, ...] = field(default=(), metadata={"help": "text that ends the answer; may be repeated"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
-    system: str | None = field(default=None, metadata={"help": "system message"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateOptions(ChatOptions):
-    prompt: str | None = field(default=None, metadata={"help": "the text"})
-    chat: bool = field(default=False, metadata={"help": "ask it as a question, through the model's chat template"})
-
-
-# A person reads these answers: small models talk nonsense at the API's default temperature of 1.
-_TERMINAL_DEFAULTS: dict[str, Any] = {"temperature": 0.6, "top_p": 0.9}
 _LOG_OPTIONS = options.collect(("logging", LogOptions))
 
 
-def _offline_options() -> dict[str, options.Option]:
+def _serve_options() -> dict[str, options.Option]:
+    from hotseat import build
+    from hotseat.server.config import ServerConfig
+    from hotseat.serving import ObserverOptions
+
+    own = options.collect(("server", ServerConfig), ("observers", ObserverOptions))
+    return build.ENGINE_OPTIONS | own | _LOG_OPTIONS
+
+
+def _pull_options() -> dict[str, options.Option]:
     from hotseat import build
 
-    return build.ENGINE_OPTIONS | options.collect(("sampling", SamplingOptions)) | _LOG_OPTIONS
+    return options.collect(("model", build.ModelOptions)) | _LOG_OPTIONS
+
+
+def _generate_options() -> dict[str, options.Option]:
+    from hotseat.terminal import GenerateOptions
+
+    return _offline_options(GenerateOptions)
+
+
+def _chat_options() -> dict[str, options.Option]:
+    from hotseat.terminal import ChatOptions
+
+    return _offline_options(ChatOptions)
+
+
+def _offline_options(own: type) -> dict[str, options.Option]:
+    from hotseat import build
+    from hotseat.terminal import SamplingOptions
+
+    return build.ENGINE_OPTIONS | options.collect(("sampling", SamplingOptions), ("text", own)) | _LOG_OPTIONS
+
+
+def _explain_options() -> dict[str, options.Option]:
+    from hotseat.asking import ExplainOptions
+
+    return options.collect(("request", ExplainOptions))
+
+
+def _simulate_options() -> dict[str, options.Option]:
+    from hotseat.core.config import SchedulerConfig
+    from hotseat.sim.config import SimulateOptions
+
+    return options.collect(("simulation", SimulateOptions), ("scheduler", SchedulerConfig))
+
+
+def _bench_serve_options() -> dict[str, options.Option]:
+    from hotseat.bench import BenchConfig
+
+    return options.collect(("benchmark", BenchConfig))
+
+
+def _bench_scheduler_options() -> dict[str, options.Option]:
+    from hotseat.sim.config import SchedulerBenchOptions
+
+    return options.collect(("benchmark", SchedulerBenchOptions))
 
 
 def _open_llm(values: Mapping[str, Any]) -> LLM:
@@ -273,116 +308,8 @@ def _open_llm(values: Mapping[str, Any]) -> LLM:
     return LLM(**_only(values, build.ENGINE_OPTIONS))
 
 
-def _sampling_params(llm: LLM, values: Mapping[str, Any]) -> SamplingParams:
-    from hotseat.core.request import SamplingParams
-
-    chosen = asdict(options.build(SamplingOptions, values))
-    given = {name: value for name, value in chosen.items() if value is not None or name == "max_tokens"}
-    return SamplingParams(**(_TERMINAL_DEFAULTS | llm.sampling_defaults | given))
-
-
 def _only(values: Mapping[str, Any], known: Mapping[str, options.Option]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in known}
-
-
-# Reading options
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
-def _read(
-    command: str,
-    description: str,
-    known: Mapping[str, options.Option],
-    words: list[str],
-    *,
-    positional: str | None = None,
-    prefix: str = options.ENVIRONMENT_PREFIX,
-) -> dict[str, Any]:
-    """Return what was chosen: the command line wins over the environment, the environment over the file.
-
-    Raises:
-        ConfigError: an option is unknown or its value is wrong.
-    """
-    parser = _parser(command, description, known, positional)
-    given, unknown = parser.parse_known_args([_with_dashes(word) for word in words])
-    if unknown:
-        name = unknown[0].partition("=")[0]
-        if not name.startswith("-"):
-            raise ConfigError(f"unexpected argument {name!r}")
-        raise options.unknown_option(name, [*known, "config"], "")
-    from_command_line = vars(given)
-    path = from_command_line.pop("config", None) or os.environ.get(f"{prefix}CONFIG")
-    if positional and (value := from_command_line.pop("positional", None)) is not None:
-        from_command_line[positional] = value
-    from_file = options.from_file(known, path) if path else {}
-    values = from_file | options.from_environment(known, os.environ, prefix) | from_command_line
-    if "cache_dir" in known and "cache_dir" not in values:
-        values["cache_dir"] = _cache_dir()
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def _parser(
-    command: str, description: str, known: Mapping[str, options.Option], positional: str | None
-) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=f"hotseat {command}", description=description, allow_abbrev=False, argument_default=argparse.SUPPRESS
-    )
-    parser.add_argument("--config", metavar="FILE", help="YAML file of options: `max-num-seqs: 32`")
-    if positional:
-        parser.add_argument("positional", nargs="?", metavar=positional.upper(), help=known[positional].help)
-    groups: dict[str, Any] = {}
-    for option in known.values():
-        if option.group not in groups:
-            groups[option.group] = parser.add_argument_group(option.group)
-        _add_flag(groups[option.group], option)
-    return parser
-
-
-def _add_flag(group: argparse._ArgumentGroup, option: options.Option) -> None:
-    text = _help(option).replace("%", "%%")
-    if option.is_boolean:
-        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
-        return
-    group.add_argument(
-        option.flag,
-        action="append" if option.is_sequence else "store",
-        type=_checked(option),
-        choices=option.choices or None,
-        metavar=None if option.choices else option.name.rpartition("_")[2].upper(),
-        help=text,
-    )
-
-
-def _checked(option: options.Option) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            return option.parse(text)
-        except ConfigError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parse
-
-
-def _help(option: options.Option) -> str:
-    """Return the option's help, with its default where that is a plain value."""
-    if option.default in (None, (), "", MISSING) or "(default" in option.help:
-        return option.help
-    default = option.default
-    if isinstance(default, bool):
-        default = "on" if default else "off"
-    return f"{option.help} (default: {default})"
-
-
-def _with_dashes(word: str) -> str:
-    """Write ``--a_b=c`` as ``--a-b=c``."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value
 
 
 def _cache_dir() -> Path:
@@ -398,3 +325,75 @@ def _set_up_logging(values: Mapping[str, Any], *, default: str) -> None:
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
+
+
+# Benchmarks have their own prefix: what HOTSEAT_MODEL says to a server here is a path, and to them it would be a name.
+_BENCH = "HOTSEAT_BENCH_"
+
+
+def _profile_command(name: str, *, help: str) -> Command:  # noqa: A002  # as the field of Command
+    def known() -> dict[str, options.Option]:
+        from hotseat.profile import COMMANDS
+
+        return options.collect(("benchmark", COMMANDS[name].options))
+
+    def run(invocation: Invocation) -> int:
+        from hotseat.bench.report import describe_machine
+        from hotseat.profile import COMMANDS
+
+        chosen = options.build(COMMANDS[name].options, invocation.values)
+        return COMMANDS[name].run(chosen, command=invocation.line, machine=asdict(describe_machine()))
+
+    return Command(help=help, known=known, run=run, positional="model", prefix=_BENCH)
+
+
+COMMANDS: dict[str, Command] = {
+    "serve": Command(
+        help="serve a model over HTTP as OpenAI's clients expect it",
+        known=_serve_options,
+        run=_serve,
+        positional="model",
+        log_level="info",
+    ),
+    "pull": Command(
+        help="fetch a model, so that later starts need no network",
+        known=_pull_options,
+        run=_pull,
+        positional="model",
+        log_level="info",
+    ),
+    "generate": Command(
+        help="complete a text (- reads it from standard input)",
+        known=_generate_options,
+        run=_generate,
+        positional="prompt",
+        log_level="warning",
+    ),
+    "chat": Command(
+        help="talk to a model in the terminal",
+        known=_chat_options,
+        run=_chat,
+        positional="model",
+        log_level="warning",
+    ),
+    "explain": Command(
+        help="say where the requests of a server are, and why",
+        known=_explain_options,
+        run=_explain,
+        positional="request_id",
+    ),
+    "simulate": Command(
+        help="run the scheduler on a file of requests, without a model",
+        known=_simulate_options,
+        run=_simulate,
+        positional="requests",
+    ),
+    "bench serve": Command(
+        help="measure a server under load", known=_bench_serve_options, run=_bench_serve, prefix=_BENCH
+    ),
+    "bench scheduler": Command(
+        help="measure what the scheduler costs", known=_bench_scheduler_options, run=_bench_scheduler, prefix=_BENCH
+    ),
+    "bench kernels": _profile_command("kernels", help="measure single kernels"),
+    "bench step": _profile_command("step", help="measure where the time of steps goes"),
+}

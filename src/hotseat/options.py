@@ -16,7 +16,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,11 +32,14 @@ __all__ = [
     "from_environment",
     "from_file",
     "from_keywords",
+    "misspelt_variables",
     "unknown_option",
 ]
 
 ENVIRONMENT_PREFIX = "HOTSEAT_"
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_UNITS = {"s": "SECONDS", "ms": "MILLISECONDS", "bytes": "BYTES", "dir": "DIRECTORY"}
+NEAR = 0.75  # how much two names have in common when one of them may be a slip; below are Kubernetes' own variables
 
 T = TypeVar("T")
 
@@ -52,6 +55,7 @@ class Option:
     help: str
     choices: tuple[str, ...]
     group: str
+    metavar: str = ""  # what stands for the value in the help
 
     @property
     def flag(self) -> str:
@@ -134,6 +138,7 @@ def collect(*groups: tuple[str, type]) -> dict[str, Option]:
                     help=field.metadata.get("help", ""),
                     choices=tuple(field.metadata.get("choices", ())),
                     group=group,
+                    metavar=field.metadata.get("metavar") or _metavar(field.name, kinds),
                 ),
             )
     return options
@@ -154,6 +159,16 @@ def _kinds(hint: object) -> tuple[tuple[type, ...], bool]:
         return (dict,), False
     assert isinstance(hint, type), f"an option cannot be annotated with {hint!r}"
     return (hint,), False
+
+
+def _metavar(name: str, kinds: tuple[type, ...]) -> str:
+    """Return what stands for a value in the help: its unit, its kind, or else the last word of the name."""
+    last = name.rpartition("_")[2]
+    if last in _UNITS:
+        return _UNITS[last]
+    if Path in kinds or last.endswith("file"):
+        return "FILE"
+    return "N" if set(kinds) <= {int, float} else last.upper()
 
 
 def from_keywords(options: Mapping[str, Option], values: Mapping[str, object], where: str) -> dict[str, Any]:
@@ -209,6 +224,19 @@ def from_environment(
         except ConfigError as error:
             raise ConfigError(f"{prefix}{name.upper()}: {error}") from None
     return values
+
+
+def misspelt_variables(
+    known: Iterable[str], environment: Mapping[str, str], prefix: str = ENVIRONMENT_PREFIX
+) -> Iterator[tuple[str, str]]:
+    """Yield the variables that name no option, but nearly one, with the variable that may be meant."""
+    names = {prefix + name.upper() for name in (*known, "config")}
+    bare = {name.removeprefix(prefix): name for name in names}
+    for variable in environment:
+        if variable.startswith(prefix) and variable not in names:
+            near = get_close_matches(variable.removeprefix(prefix).upper(), bare, n=1, cutoff=NEAR)
+            if near:
+                yield variable, bare[near[0]]
 
 
 def unknown_option(name: str, known: Iterable[str], where: str) -> ConfigError:

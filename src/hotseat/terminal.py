@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
 from hotseat.llm import LLM
 
-__all__ = ["Conversation", "chat", "show"]
+__all__ = ["ChatOptions", "Conversation", "GenerateOptions", "SamplingOptions", "chat", "sampling_params", "show"]
 
 HELP = """\
 Enter sends the line. Ctrl-C stops an answer, Ctrl-D leaves.
-/clear  begin a new conversation        /help  show this
+/clear  begin a new conversation     /help  show this     /exit  leave
 """
+LEAVING = ("/exit", "/quit", "/bye")
+COMMAND = re.compile(r"/[a-zA-Z?]*(\s|$)")  # a path, /etc/hosts, is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    max_tokens: int | None = field(default=512, metadata={"help": "tokens to generate at most; none: what fits"})
+    temperature: float | None = field(default=None, metadata={"help": "0 is greedy (default: the model's, else 0.6)"})
+    top_p: float | None = field(
+        default=None, metadata={"help": "smallest set of tokens with this probability (default: the model's, else 0.9)"}
+    )
+    top_k: int | None = field(default=None, metadata={"help": "so many most probable tokens; 0 is all"})
+    min_p: float | None = field(default=None, metadata={"help": "tokens at least this probable, relative to the first"})
+    repetition_penalty: float | None = field(default=None, metadata={"help": "above 1 avoids repetition"})
+    seed: int | None = field(default=None, metadata={"help": "fixes the result"})
+    stop: tuple[str, ...] = field(default=(), metadata={"help": "text that ends the answer; may be repeated"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What a conversation begins with."""
+
+    system: str | None = field(default=None, metadata={"help": "system message"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions(ChatOptions):
+    prompt: str | None = field(default=None, metadata={"help": "the text"})
+    chat: bool = field(default=False, metadata={"help": "ask it as a question, through the model's chat template"})
+
+
+# A person reads these answers: small models talk nonsense at the API's default temperature of 1.
+_TERMINAL_DEFAULTS: dict[str, Any] = {"temperature": 0.6, "top_p": 0.9}
+
+
+def sampling_params(llm: LLM, chosen: SamplingOptions) -> SamplingParams:
+    """Return how tokens are chosen: as asked for, else as the model wants it, else as people like to read it."""
+    given = {name: value for name, value in asdict(chosen).items() if value is not None or name == "max_tokens"}
+    return SamplingParams(**(_TERMINAL_DEFAULTS | llm.sampling_defaults | given))
 
 
 class Conversation:
@@ -63,34 +106,85 @@ def show(pieces: Iterable[str]) -> bool:
 
 
 def chat(conversation: Conversation, read_line: Callable[[str], str] = input) -> None:
-    """Converse until the input ends."""
-    if sys.stdin.isatty():
+    """Converse until the input ends.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, when nobody is at the keyboard who could go on.
+    """
+    has_keyboard = sys.stdin.isatty()
+    prompt = "> " if has_keyboard and sys.stdout.isatty() else ""
+    if prompt:
         import readline  # noqa: F401  # gives input() a history and editing keys
 
         sys.stdout.write(HELP)
+    was_interrupted = False
     while True:
         try:
-            line = read_line("> ").strip()
+            line = read_line(prompt).strip()
         except EOFError:
-            sys.stdout.write("\n")
-            return
+            break
         except KeyboardInterrupt:
-            sys.stdout.write("\n(Ctrl-D leaves)\n")
+            if not has_keyboard:
+                raise
+            if was_interrupted:
+                break
+            was_interrupted = True
+            sys.stdout.write("\n(Ctrl-D, or Ctrl-C again, leaves)\n")
             continue
-        if line == "/clear":
-            conversation.clear()
-        elif line == "/help":
-            sys.stdout.write(HELP)
-        elif line:
-            _say(conversation, line)
+        was_interrupted = False
+        if line in LEAVING:
+            return
+        _obey(conversation, line, has_keyboard=has_keyboard)
+    if prompt:
+        sys.stdout.write("\n")
 
 
-def _say(conversation: Conversation, line: str) -> None:
+def _obey(conversation: Conversation, line: str, *, has_keyboard: bool) -> None:
+    if line == "/clear":
+        conversation.clear()
+    elif line == "/help":
+        sys.stdout.write(HELP)
+    elif COMMAND.match(line):
+        sys.stdout.write(f"unknown command {line.split()[0]}; /help lists those there are\n")
+    elif line:
+        with _keys_kept() if has_keyboard else contextlib.nullcontext():
+            was_stopped = not _say(conversation, line)
+        if was_stopped and not has_keyboard:
+            raise KeyboardInterrupt
+
+
+def _say(conversation: Conversation, line: str) -> bool:
+    """Show the answer to ``line``; false when Ctrl-C ended it."""
     answer = conversation.answer(line)
     try:
         if not show(answer):
             sys.stdout.write("(stopped)\n")
+            return False
     except InvalidRequestError as error:
         sys.stdout.write(f"{error}\n/clear begins a new conversation\n")
     finally:
         answer.close()  # what was read of it is remembered now
+    return True
+
+
+@contextlib.contextmanager
+def _keys_kept() -> Iterator[None]:
+    """Keep the keys that are pressed meanwhile for the next prompt as they are.
+
+    A terminal that collects lines takes Ctrl-D for itself, and the prompt would not see it.
+    """
+    try:
+        import termios
+
+        file = sys.stdin.fileno()
+        before = termios.tcgetattr(file)
+    except (ImportError, OSError, termios.error):
+        yield
+        return
+    attributes = list(before)
+    attributes[3] &= ~termios.ICANON
+    termios.tcsetattr(file, termios.TCSADRAIN, attributes)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)

@@ -18,7 +18,7 @@ class ServerConfig:
     """
 
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen on; 0.0.0.0 is every interface"})
-    port: int = field(default=8000, metadata={"help": "TCP port to listen on; 0 takes a free one"})
+    port: int = field(default=8000, metadata={"help": "TCP port to listen on; 0 takes a free one", "metavar": "PORT"})
     api_key: tuple[str, ...] = field(
         default=(),
         metadata={
@@ -31,7 +31,11 @@ class ServerConfig:
     )
     protect_metrics: bool = field(default=False, metadata={"help": "ask for the API key at /metrics too"})
     allowed_origins: tuple[str, ...] = field(
-        default=(), metadata={"help": "web origins whose pages may call the API (CORS); `*` is any; none by default"}
+        default=(),
+        metadata={
+            "help": "web origin whose pages may call the API (CORS), may be repeated; `*` is any; none by default",
+            "metavar": "ORIGIN",
+        },
     )
     max_request_bytes: int = field(
         default=8 * 1024 * 1024, metadata={"help": "largest request body; a larger one is refused with 413"}

@@ -1,0 +1,114 @@
+"""Read the words of a command line, beside the environment and a file, as values of options.
+
+Must not know: which commands there are, what their options mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
+from typing import Any, NoReturn
+
+from hotseat import options
+from hotseat.errors import ConfigError
+
+__all__ = ["read"]
+
+
+def read(
+    command: str,
+    description: str,
+    known: Mapping[str, options.Option],
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    positional: str | None = None,
+    prefix: str = options.ENVIRONMENT_PREFIX,
+) -> dict[str, Any]:
+    """Return what was chosen: the command line wins over the environment, the environment over the file.
+
+    Raises:
+        ConfigError: an option is unknown or its value is wrong.
+    """
+    parser = _parser(command, description, known, positional)
+    given, unknown = parser.parse_known_args([_with_dashes(word) for word in words])
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        if not name.startswith("-"):
+            raise ConfigError(f"unexpected argument {name!r}")
+        raise options.unknown_option(name, [*known, "config"], "")
+    from_command_line = vars(given)
+    path = from_command_line.pop("config", None) or environment.get(f"{prefix}CONFIG")
+    if positional and (value := from_command_line.pop("positional", None)) is not None:
+        from_command_line[positional] = value
+    from_file = options.from_file(known, path) if path else {}
+    values = from_file | options.from_environment(known, environment, prefix) | from_command_line
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def _parser(
+    command: str, description: str, known: Mapping[str, options.Option], positional: str | None
+) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=f"hotseat {command}", description=description, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file of options: `max-num-seqs: 32`")
+    if positional:
+        parser.add_argument(
+            "positional", nargs="?", metavar=known[positional].metavar, help=_help(known[positional]).replace("%", "%%")
+        )
+    groups: dict[str, Any] = {}
+    for option in known.values():
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        _add_flag(groups[option.group], option)
+    return parser
+
+
+def _add_flag(group: argparse._ArgumentGroup, option: options.Option) -> None:
+    text = _help(option).replace("%", "%%")
+    if option.is_boolean:
+        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    group.add_argument(
+        option.flag,
+        action="append" if option.is_sequence else "store",
+        type=_checked(option),
+        choices=option.choices or None,
+        metavar=None if option.choices else option.metavar,
+        help=text,
+    )
+
+
+def _checked(option: options.Option) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _help(option: options.Option) -> str:
+    """Return the option's help, with its default where that is a plain value."""
+    if option.default in (None, (), "", MISSING) or "(default" in option.help:
+        return option.help
+    default = option.default
+    if isinstance(default, bool):
+        default = "on" if default else "off"
+    return f"{option.help} (default: {default})"
+
+
+def _with_dashes(word: str) -> str:
+    """Write ``--a_b=c`` as ``--a-b=c``."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
