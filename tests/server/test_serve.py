@@ -197,6 +197,26 @@ def test_a_signal_lets_running_requests_finish_and_exits_with_0(number: int) -> 
         assert "Traceback" not in "".join(process.log)
 
 
+def test_while_it_drains_newcomers_are_told_to_come_later() -> None:
+    with running(shutdown_timeout_s=1000.0) as process:
+        connection, reader = start_stream(process.url, 4000)
+        process.signal()
+        while not any("Shutting down" in line for line in process.log):
+            reader.readline()
+        with openai.OpenAI(base_url=f"{process.url}/v1", api_key="any", max_retries=0, timeout=TIMEOUT_S) as newcomer:
+            with pytest.raises(openai.APIStatusError) as refused:
+                newcomer.completions.create(model="fake", prompt="a")
+            assert (refused.value.status_code, refused.value.response.headers["retry-after"].isdigit()) == (503, True)
+            with pytest.raises(openai.APIStatusError) as not_ready:
+                newcomer.with_options(base_url=process.url).get("/ready", cast_to=object)
+            assert not_ready.value.status_code == 503
+            assert newcomer.with_options(base_url=process.url).get("/health", cast_to=object)["status"] == "ok"
+            reader.close()
+            connection.close()  # the last running request has left
+            assert process.wait() == 0
+        assert not any("Aborted" in line for line in process.log)
+
+
 def test_a_stream_that_was_read_to_its_end_is_completed_in_the_log() -> None:
     with running() as process:
         with openai.OpenAI(base_url=f"{process.url}/v1", api_key="any", timeout=TIMEOUT_S) as client:

@@ -90,7 +90,7 @@ class _Server(uvicorn.Server):
         """Serve until asked to go down. Uvicorn looks ten times a second whether it was; here it is told."""
         while not await self.on_tick(0):  # sets the date header
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._shutdown.requested.wait(), DATE_INTERVAL_S)
+                await asyncio.wait_for(self._shutdown.is_drained.wait(), DATE_INTERVAL_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -107,14 +107,20 @@ class _Server(uvicorn.Server):
 
 
 class _Shutdown:
-    """The stages of going down. A signal starts them; a second one does not wait for running requests."""
+    """The stages of going down. A signal starts them; a second one does not wait for running requests.
+
+    drain    new requests get 503 and /ready says so; who connects is answered, until the last running request has ended
+    end all  when the time is up, the others are told that it is over
+    close    nobody can connect any more, and connections end after their last response
+    give up  those that still do not read are dropped
+    """
 
     def __init__(self, server: uvicorn.Server, flights: Flights, timeout_s: float) -> None:
         self._server = server
         self._flights = flights
         self._timeout_s = timeout_s
         self._deadline: asyncio.TimerHandle | None = None
-        self.requested = asyncio.Event()
+        self.is_drained = asyncio.Event()
 
     def advance(self) -> None:
         """Enter the next stage."""
@@ -125,17 +131,20 @@ class _Shutdown:
             self._end_all()
 
     def _drain(self) -> None:
-        self._flights.refuses_new = True
-        self.requested.set()
-        self._server.should_exit = True  # no new connections; open ones close after their response
         logger.info("Shutting down: %d requests get up to %g s to finish.", len(self._flights), self._timeout_s)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(self._timeout_s, self._end_all)
+        self._flights.refuse_new(once_empty=self._close)
+
+    def _close(self) -> None:
+        self._server.should_exit = True
+        self.is_drained.set()
 
     def _end_all(self) -> None:
         count = self._flights.end_all(shutting_down())
         if count:
             logger.warning("Aborted %d requests that had not finished.", count)
+        self._close()
         asyncio.get_running_loop().call_later(LAST_WORDS_S, self._give_up)
 
     def _give_up(self) -> None:

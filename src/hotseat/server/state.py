@@ -35,6 +35,7 @@ class Flights:
     def __init__(self) -> None:
         self.refuses_new = False
         self._flights: dict[str, Flight] = {}
+        self._once_empty: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -53,6 +54,17 @@ class Flights:
     def leave(self, answer_id: str) -> None:
         """Forget an answer; idempotent."""
         self._flights.pop(answer_id, None)
+        self._look_if_empty()
+
+    def refuse_new(self, once_empty: Callable[[], None]) -> None:
+        """Take no answers any more, and call ``once_empty`` when the last one has left, which may be now."""
+        self.refuses_new, self._once_empty = True, once_empty
+        self._look_if_empty()
+
+    def _look_if_empty(self) -> None:
+        if not self._flights and self._once_empty is not None:
+            once_empty, self._once_empty = self._once_empty, None
+            once_empty()
 
     def ids(self) -> list[str]:
         """Return the ids of all answers, oldest first."""
