@@ -58,18 +58,29 @@ def test_64_streams_with_half_of_them_left_midway_leave_no_seat_and_no_block() -
             break
         await stream.aclose()
 
-    async def scenario(engine: Engine) -> None:
+    async def pace(runner: FakeRunner) -> None:
+        """One step for each turn of the loop, or thousands pass before a busy machine lets the readers leave."""
+        while True:
+            runner.let(1)
+            await asyncio.sleep(0)
+
+    async def scenario(started: StartedEngine) -> None:
+        engine = started.engine
         stay = [make_request(f"stay{i}", 3 + i, max_tokens=1 + 3 * i) for i in range(32)]
         leave = [make_request(f"leave{i}", 3 + i, max_tokens=8000) for i in range(32)]
+        started.runner.hold()
+        pacing = asyncio.create_task(pace(started.runner))
         results = asyncio.gather(*(read(engine, request) for request in stay))
         await asyncio.gather(*(leave_early(engine, request) for request in leave))
+        pacing.cancel()
+        started.runner.let_go()
         for request, (tokens, last) in zip(stay, await results, strict=True):
             assert tokens == expected_tokens(request)
             assert last.finish_reason is FinishReason.LENGTH
 
     scheduler = make_scheduler(max_num_seqs=16, max_model_len=10_000, num_kv_blocks=16 * 640)
     with StartedEngine(scheduler) as started:
-        asyncio.run(scenario(started.engine))
+        asyncio.run(scenario(started))
     assert Counter(started.witness.ends.values()) == {"length": 32, "abort": 32}
     assert started.runner.seats == {}
     assert_all_free(started.scheduler)
@@ -485,6 +496,25 @@ def test_health_turns_red_when_a_step_hangs_and_green_when_it_goes_on() -> None:
 
     clock = VirtualClock()
     with StartedEngine(clock=clock, stall_timeout_s=10.0) as started:
+        asyncio.run(scenario(started, clock))
+
+
+def test_a_batch_that_waits_to_be_full_is_no_stall() -> None:
+    async def scenario(started: StartedEngine, clock: VirtualClock) -> None:
+        first = asyncio.create_task(read(started.engine, make_request("a", max_tokens=2)))
+        while await started.engine.explain(RequestId("a")) is None:
+            await asyncio.sleep(0)
+        # The answer to a second question comes after a step that found the batch incomplete.
+        await started.engine.explain(RequestId("a"))
+        clock.advance(1000.0)
+        assert started.engine.health().alive
+        _, last = await read(started.engine, make_request("b", max_tokens=2))
+        assert last.finish_reason is FinishReason.LENGTH
+        await first
+
+    clock = VirtualClock()
+    scheduler = make_scheduler(batching="static", batch_size=2, max_num_seqs=2)
+    with StartedEngine(scheduler, clock=clock, stall_timeout_s=10.0) as started:
         asyncio.run(scenario(started, clock))
 
 

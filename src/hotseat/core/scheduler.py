@@ -170,6 +170,11 @@ class Scheduler:
         return bool(self._released_ids)
 
     @property
+    def is_gathering(self) -> bool:
+        """Tell whether a batching mode waits for more requests before it lets anybody sit down: no work is stuck."""
+        return bool(len(self._waiting)) and not self._running.requests and not self._admission.gate.is_open
+
+    @property
     def num_running(self) -> int:
         return len(self._running)
 

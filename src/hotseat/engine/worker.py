@@ -84,7 +84,8 @@ class Worker:
     def _step(self) -> None:
         updates = self._loop.step()
         has_work, has_progressed = self._loop.has_work, self._loop.has_progressed
-        self._pulse.note_step(self._loop.failure, has_progressed=has_progressed, has_work=has_work)
+        can_progress = has_work and not self._scheduler.is_gathering
+        self._pulse.note_step(self._loop.failure, has_progressed=has_progressed, has_work=can_progress)
         self._publish(updates)
         if has_work and not has_progressed:
             self._wait_for_a_change()

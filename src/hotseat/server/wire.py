@@ -56,7 +56,7 @@ class Wire:
 
     async def keep_alive(self) -> None:
         """Watch a stream until cancelled."""
-        while self._keep_alive_interval_s > 0:
+        while self._keep_alive_interval_s > 0 and not self.is_complete:
             silent_s = time.monotonic() - self._last_sent_at
             if silent_s >= self._keep_alive_interval_s:
                 await self.send_events(KEEP_ALIVE, more=True)
