@@ -24,8 +24,8 @@ def services(**options: Any) -> ServerServices:
     return FakeServer(runner=SlowRunner(), starts=False, max_model_len=4096, num_kv_blocks=4096, **options).services
 
 
-def main(port: str, shutdown_timeout_s: str) -> int:
-    config = ServerConfig(port=int(port), shutdown_timeout_s=float(shutdown_timeout_s))
+def main(port: str, shutdown_timeout_s: str, host: str = "127.0.0.1", *keys: str) -> int:
+    config = ServerConfig(host=host, port=int(port), shutdown_timeout_s=float(shutdown_timeout_s), api_key=keys)
     return serve(services, config)
 
 

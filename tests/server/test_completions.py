@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from hotseat.server.sampling import completion_sampling
+from hotseat.server.schema import CompletionRequest
 from server.fakes import EOS, FakeRunner, FakeServer, completion, texts_by_choice
 
 
@@ -227,3 +229,9 @@ def test_token_ids_are_streamed_and_the_prompts_once(server: FakeServer) -> None
         list(b"Say something"),
         *[None] * (len(choices) - 1),
     ]
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(250.5, 100.0), (-1e30, -100.0), (7, 7.0)])
+def test_a_logit_bias_is_clamped_to_its_range(asked: float, taken: float) -> None:
+    body = CompletionRequest(prompt="a", logit_bias={"65": asked})
+    assert completion_sampling(body, {}).logit_bias == ((65, taken),)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -221,3 +226,13 @@ def test_a_path_prefix_of_a_proxy_leaves_the_gate_shut(start: Callable[..., Fake
     server = start(config=ServerConfig(api_key=("k",)))
     assert server.get("/v1/models", root_path="/llm").status == 401
     assert server.get("/health", root_path="/llm").status == 200
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_page_gives_each_sequence_of_a_request_a_label_of_its_own() -> None:
+    script = (files("hotseat.server") / "static" / "page.js").read_text()
+    (short_id,) = re.findall(r"^const shortId = .*?^};$", script, re.MULTILINE | re.DOTALL)
+    ids = [f"cmpl-0123456789ab{tail}" for tail in (".4", ".4/0", ".4/1", "-p0.5/1", "-p12.6/1")]
+    program = f"{short_id}\nconsole.log(JSON.stringify({json.dumps([*ids, 'r7'])}.map(shortId)))"
+    labels = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True).stdout
+    assert json.loads(labels) == ["012345", "012345/0", "012345/1", "012345-p0/1", "012345-p12/1", "r7"]

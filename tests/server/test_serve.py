@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -171,6 +172,26 @@ def written(**fields: Any) -> bytes:
     body = json.dumps({"prompt": "a", "temperature": 0, **fields}).encode()
     headers = ["host: x", "content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join(["POST /v1/completions HTTP/1.1", *headers, "", ""]).encode() + body
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready"])
+def test_head_answers_as_get_without_a_body(url: str, path: str) -> None:
+    with urllib.request.urlopen(url + path, timeout=TIMEOUT_S) as response:
+        wanted = (response.status, response.headers["content-type"], response.headers["content-length"])
+    with urllib.request.urlopen(urllib.request.Request(url + path, method="HEAD"), timeout=TIMEOUT_S) as response:
+        assert (response.status, response.headers["content-type"], response.headers["content-length"]) == wanted
+        assert response.read() == b""
+
+
+@pytest.mark.parametrize(("host", "keys", "warns"), [("0.0.0.0", [], 1), ("0.0.0.0", ["k"], 0), ("127.0.0.1", [], 0)])
+def test_a_server_that_is_open_to_all_says_so(host: str, keys: list[str], warns: int) -> None:
+    process = Process("server.sockets", "0", "1", host, *keys)
+    try:
+        process.signal()
+        assert process.wait() == 0
+    finally:
+        process.kill()
+    assert sum("anybody who can reach this machine" in line for line in process.log) == warns
 
 
 def start_stream(url: str, max_tokens: int) -> tuple[socket.socket, Any]:

@@ -34,6 +34,7 @@ async def show_model(request: Request, name: str) -> Response:
 
 
 @router.get("/health", tags=["Server"])
+@router.head("/health", include_in_schema=False)
 async def health(request: Request) -> Response:
     """Answer 200 while the engine is alive and makes progress, else 503 with the reason; for liveness probes."""
     state = context_of(request).services.engine.health()
@@ -46,6 +47,7 @@ async def health(request: Request) -> Response:
 
 
 @router.get("/ready", tags=["Server"])
+@router.head("/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
     """Answer 200 while new requests are taken, else 503; for readiness probes."""
     context = context_of(request)

@@ -27,6 +27,7 @@ router = APIRouter()
 
 
 @router.get("/", include_in_schema=False)
+@router.head("/", include_in_schema=False)
 async def status_page() -> Response:
     """Show what sits in the seats."""
     return static_file("page.html")

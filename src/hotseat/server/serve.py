@@ -85,6 +85,8 @@ class _Server(uvicorn.Server):
             took_s,
             "; reachable from this machine only" if _is_loopback(self._listener) else "",
         )
+        if not _is_loopback(self._listener) and not config.api_key:
+            logger.warning("There is no --api-key: anybody who can reach this machine can use the server.")
 
     async def main_loop(self) -> None:
         """Serve until asked to go down. Uvicorn looks ten times a second whether it was; here it is told."""

@@ -93,10 +93,10 @@ function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// "cmpl-1f2e3d4c…-p2.17/1" is sequence 1 of prompt 2 of an answer: "1f2e3d-p2/1".
 const shortId = (id) => {
-  const [answer, sequence] = id.split(".", 2);
-  const index = sequence && sequence.includes("/") ? `/${sequence.split("/")[1]}` : "";
-  return answer.replace(/^[a-z]+-/, "").slice(0, 6) + index;
+  const [, answer, prompt, sequence] = /^(?:[a-z]+-)?([^.-]*)(-p\d+)?[^/]*(\/\d+)?/.exec(id);
+  return answer.slice(0, 6) + (prompt ?? "") + (sequence ?? "");
 };
 const short = (value) => (value === 0 || value >= 100 ? number.format(Math.round(value)) : value.toFixed(value >= 10 ? 0 : 1));
 
