@@ -6,12 +6,15 @@ import asyncio
 import gc
 import threading
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from engine.fakes import (
+    WAIT_S,
     FakeRunner,
     StartedEngine,
+    Witness,
     assert_all_free,
     expected_tokens,
     in_thread,
@@ -19,6 +22,7 @@ from engine.fakes import (
     make_scheduler,
 )
 from hotseat.core.batch import Batch, RequestUpdate, StepOutput
+from hotseat.core.events import StepRecord
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine, RequestStream, VirtualClock
@@ -540,6 +544,43 @@ def test_explain_stats_and_records_answer_while_a_request_runs() -> None:
 
     with StartedEngine() as started:
         asyncio.run(scenario(started))
+
+
+def test_reset_after_an_abort_sees_the_request_gone() -> None:
+    """Also when both come between two steps."""
+
+    class Interrupter(Witness):
+        """Waits at the end of the second step until both were sent."""
+
+        ask: Callable[[], Awaitable[None]]
+        loop: asyncio.AbstractEventLoop
+
+        def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
+            super().on_step(record, updates)
+            if len(self.records) == 2:
+                asyncio.run_coroutine_threadsafe(self.ask(), self.loop).result(WAIT_S)
+
+    async def scenario() -> tuple[object, object]:
+        asked: list[asyncio.Task[object]] = []
+
+        async def ask() -> None:
+            engine.abort(RequestId("a"))
+            asked.append(asyncio.create_task(engine.explain(RequestId("a"))))
+            asked.append(asyncio.create_task(engine.reset_prefix_cache()))
+            await asyncio.sleep(0)  # both are sent
+
+        interrupter.ask, interrupter.loop = ask, asyncio.get_running_loop()
+        _, last = await read(engine, make_request("a", max_tokens=400))
+        assert last.finish_reason is FinishReason.ABORT
+        return await asked[0], await asked[1]
+
+    interrupter = Interrupter()
+    engine = Engine(make_scheduler(), FakeRunner(), sinks=[interrupter])
+    engine.start()
+    try:
+        assert asyncio.run(scenario()) == (None, True)
+    finally:
+        engine.stop()
 
 
 def test_batching_mode_that_waits_for_company_starts_without_it_in_time() -> None:

@@ -147,8 +147,9 @@ class Worker:
         self._pulse.start_work()
 
     def answer(self, question: Callable[[], T], answer: asyncio.Future[T]) -> None:
-        """Resolve ``answer`` with what ``question`` returns or raises."""
+        """Resolve ``answer`` with what ``question``, asked after all ends that were sent before, returns or raises."""
         try:
+            self._apply_known_ends()
             self._outbox.resolve(answer, question())
         except Exception as error:
             self._outbox.refuse(answer, error)
