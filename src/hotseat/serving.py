@@ -19,7 +19,7 @@ from hotseat.errors import ConfigError
 from hotseat.generation import Generator
 from hotseat.runner.config import kv_bytes_per_block
 from hotseat.server import ModelInfo, ServerConfig, ServerServices, serve
-from hotseat.telemetry import EngineMetrics, Exposition, RecordWriter, RequestLog, RequestWriter
+from hotseat.telemetry import EngineMetrics, Exposition, RecordWriter, RequestLog, RequestWriter, StatsLog
 
 __all__ = ["ObserverOptions", "run_server"]
 
@@ -41,6 +41,9 @@ class ObserverOptions:
     )
     enable_log_requests: bool = field(
         default=False, metadata={"help": "log how each sequence ended, how long it waited and what it cost"}
+    )
+    disable_log_stats: bool = field(
+        default=False, metadata={"help": "do not log throughput, queue and cache every ten seconds while there is work"}
     )
     record: Path | None = field(
         default=None, metadata={"help": "write what each step did to this file, a JSON line each"}
@@ -97,14 +100,15 @@ def _services(
         sinks.append(RecordWriter(files["record"]))
     if "record_requests" in files:
         sinks.append(RequestWriter(files["record_requests"], scheduling.block_size))
+    engine = assembly.make_engine(sinks)
     exposition = Exposition(
         metrics,
         model_name=names[0],
         cache_info=_cache_info(assembly),
         num_seats=scheduling.max_num_seqs,
         names=observers.metrics_names,
+        read_step_time_error=lambda: engine.stats().step_time_error,
     )
-    engine = assembly.make_engine(sinks)
     _log_capacity(assembly)
     return ServerServices(
         engine=engine,
@@ -118,6 +122,7 @@ def _services(
         render_metrics=exposition.render,
         honours_priority=scheduling.scheduling_policy != "fcfs",
         max_num_seqs=scheduling.max_num_seqs,
+        tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from typing import Any
@@ -21,7 +22,12 @@ class SlowRunner(FakeRunner):
 
 def services(**options: Any) -> ServerServices:
     """Return services whose engine was not started."""
-    return FakeServer(runner=SlowRunner(), starts=False, max_model_len=4096, num_kv_blocks=4096, **options).services
+    values = {"max_model_len": 4096, "num_kv_blocks": 4096, "services": {"tick": tick}}
+    return FakeServer(runner=SlowRunner(), starts=False, **(values | options)).services
+
+
+def tick(now: float) -> None:
+    logging.getLogger(__name__).info("tick %d", now > 0)
 
 
 def main(port: str, shutdown_timeout_s: str, host: str = "127.0.0.1", *keys: str) -> int:

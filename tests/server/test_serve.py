@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import signal
 import socket
 import time
@@ -192,6 +193,16 @@ def test_a_server_that_is_open_to_all_says_so(host: str, keys: list[str], warns:
     finally:
         process.kill()
     assert sum("anybody who can reach this machine" in line for line in process.log) == warns
+
+
+def test_the_clock_ticks_while_it_serves() -> None:
+    with running() as process:
+        deadline = time.monotonic() + TIMEOUT_S
+        while sum("tick 1" in line for line in process.log) < 2:
+            assert time.monotonic() < deadline, "it does not tick"
+            select.select([], [], [], 0.01)
+        process.signal()
+        assert process.wait() == 0
 
 
 def start_stream(url: str, max_tokens: int) -> tuple[socket.socket, Any]:

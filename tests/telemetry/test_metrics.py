@@ -272,3 +272,19 @@ def test_model_name_with_quotes_and_line_breaks_is_escaped() -> None:
     page = Exposition(metrics, model_name='a"b\nc\\d', cache_info={}, num_seats=4).render().decode()
     families = list(text_string_to_metric_families(page))
     assert any(sample.labels.get("model_name") == 'a"b\nc\\d' for family in families for sample in family.samples)
+
+
+def test_the_error_of_predicted_step_times_is_shown_when_there_is_one() -> None:
+    def page(error: float | None) -> str:
+        setting = Setting()
+        return (
+            Exposition(
+                setting.metrics, model_name="tiny", cache_info={}, num_seats=4, read_step_time_error=lambda: error
+            )
+            .render()
+            .decode()
+        )
+
+    name = "hotseat:step_time_prediction_error"
+    assert f'{name}{{engine="0",model_name="tiny"}} 0.25\n' in page(0.25)
+    assert name not in page(None)

@@ -26,7 +26,7 @@ __all__ = ["listening_socket", "serve"]
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 60
-DATE_INTERVAL_S = 1.0
+TICK_S = 1.0
 LAST_WORDS_S = 1.0  # what clients get to read the end of their streams once everything was aborted
 MANY_FILES = 65_536
 
@@ -90,9 +90,12 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Serve until asked to go down. Uvicorn looks ten times a second whether it was; here it is told."""
+        services = self._context.services
         while not await self.on_tick(0):  # sets the date header
+            if services.tick is not None:
+                services.tick(services.engine.clock.now())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._shutdown.is_drained.wait(), DATE_INTERVAL_S)
+                await asyncio.wait_for(self._shutdown.is_drained.wait(), TICK_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

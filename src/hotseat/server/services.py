@@ -39,3 +39,4 @@ class ServerServices:
     render_metrics: Callable[[], bytes] = bytes  # Prometheus text format
     honours_priority: bool = False  # whether the scheduling policy looks at a request's priority
     max_num_seqs: int = 64  # seats, for the status page
+    tick: Callable[[float], None] | None = None  # told the time of the engine's clock about once a second

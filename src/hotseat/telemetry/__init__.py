@@ -8,5 +8,6 @@ from hotseat.telemetry.metrics import EngineMetrics
 from hotseat.telemetry.records import RecordWriter, record_as_dict
 from hotseat.telemetry.request_log import RequestLog
 from hotseat.telemetry.request_writer import RequestWriter
+from hotseat.telemetry.stats_log import StatsLog
 
-__all__ = ["EngineMetrics", "Exposition", "RecordWriter", "RequestLog", "RequestWriter", "record_as_dict"]
+__all__ = ["EngineMetrics", "Exposition", "RecordWriter", "RequestLog", "RequestWriter", "StatsLog", "record_as_dict"]

@@ -106,7 +106,8 @@ class Exposition(Collector):
 
     ``names`` is the prefix of what vLLM also has: ``vllm``, ``native`` (``hotseat``) or ``both``. ``cache_info``
     becomes the labels of ``cache_config_info``: at least ``block_size`` and ``num_gpu_blocks``. ``num_seats`` is
-    ``max_num_seqs``.
+    ``max_num_seqs``. ``read_step_time_error`` returns how wrong the scheduler's guesses of step times are, or ``None``
+    when it makes none.
     """
 
     def __init__(
@@ -117,11 +118,13 @@ class Exposition(Collector):
         cache_info: Mapping[str, str],
         num_seats: int,
         names: str = "vllm",
+        read_step_time_error: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._metrics = metrics
         self._labels = {"model_name": model_name, "engine": "0"}
         self._cache_info = dict(cache_info)
         self._num_seats = num_seats
+        self._read_step_time_error = read_step_time_error
         self._prefixes = {"vllm": ("vllm",), "native": ("hotseat",), "both": ("vllm", "hotseat")}[names]
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -141,6 +144,10 @@ class Exposition(Collector):
             yield self._info(f"{prefix}:cache_config_info")
             yield from self._families(prefix, _GAUGES, _COUNTERS, _HISTOGRAMS)
         yield self._gauge("hotseat:seats", "Seats (max_num_seqs).", [(None, self._num_seats)])
+        error = self._read_step_time_error()
+        if error is not None:
+            text = "Running mean of |predicted - taken| / taken over steps, with a latency target."
+            yield self._gauge("hotseat:step_time_prediction_error", text, [(None, error)])
         yield from self._families("hotseat", _OWN_GAUGES, _OWN_COUNTERS, _OWN_HISTOGRAMS)
 
     def _families(
