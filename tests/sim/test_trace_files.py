@@ -49,6 +49,14 @@ def test_null_is_as_good_as_left_out_and_an_id_may_be_a_number(tmp_path: Path) -
     assert (one.id, one.tenant, one.abort_at_s) == ("7", "", None)
 
 
+def test_a_line_without_an_id_is_called_by_its_number(tmp_path: Path) -> None:
+    without = {name: value for name, value in GOOD.items() if name != "id"}
+    arrivals = read_arrivals(written(tmp_path, GOOD, without, without | {"id": None}), block_size=16)
+    assert [one.id for one in arrivals] == ["r1", "line-2", "line-3"]
+    with pytest.raises(TraceError, match="id 'line-2' was used in line 1 already"):
+        read_arrivals(written(tmp_path, GOOD | {"id": "line-2"}, without), block_size=16)
+
+
 def test_requests_that_arrive_together_keep_the_order_of_the_file(tmp_path: Path) -> None:
     lines = [GOOD | {"id": name, "arrival_s": at} for name, at in (("b", 1), ("a", 1), ("c", 0))]
     assert [one.id for one in read_arrivals(written(tmp_path, *lines), block_size=16)] == ["c", "b", "a"]
@@ -112,7 +120,7 @@ def test_speedup_and_limit_take_the_first_to_arrive(tmp_path: Path) -> None:
         ({"output_len": None}, "output_len is missing"),
         ({"arrival_s": -0.5}, "arrival_s must be a number of at least 0, not -0.5"),
         ({"arrival_s": float("nan")}, "arrival_s must be a number of at least 0, not nan"),
-        ({"id": None}, "id must be a text or an integer, not None"),
+        ({"id": True}, "id must be a text or an integer, not True"),
         ({"id": ["x"]}, "id must be a text or an integer, not ['x']"),
         ({"priority": "high"}, "priority must be an integer, not 'high'"),
         ({"tenant": 5}, "tenant must be a text, not 5"),

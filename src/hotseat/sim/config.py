@@ -100,8 +100,8 @@ class SchedulerBenchOptions:
         ConfigError: a value is wrong; the message names the option.
     """
 
-    running: str = field(default="16,64,256,1024", metadata={"help": "numbers of running requests"})
-    waiting: str = field(default="0,1000,100000", metadata={"help": "numbers of waiting requests"})
+    running: str = field(default="16,64,256,1024", metadata={"help": "numbers of running requests", "metavar": "N,N,…"})
+    waiting: str = field(default="0,1000,100000", metadata={"help": "numbers of waiting requests", "metavar": "N,N,…"})
     num_steps: int = field(default=64, metadata={"help": "steps that are timed at each point"})
     num_rounds: int = field(default=15, metadata={"help": "times that each point is measured; the best one counts"})
     json: bool = field(default=False, metadata={"help": "print JSON instead of a table"})

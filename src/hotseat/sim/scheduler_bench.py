@@ -40,8 +40,8 @@ class Point:
 
 
 def run(options: SchedulerBenchOptions, *, command: str, machine: Mapping[str, Any]) -> int:
-    """Measure all points, print them, return the exit status."""
-    points = list(measure(options))
+    """Measure all points, print each as soon as it is known, return the exit status."""
+    points = measure(options)
     if options.json:
         document = {
             "schema": SCHEMA,
@@ -56,12 +56,14 @@ def run(options: SchedulerBenchOptions, *, command: str, machine: Mapping[str, A
     sys.stdout.write(f"best of {options.num_rounds} rounds\n\n")
     heads = ("running", "waiting", "schedule µs", "update µs", "µs/running", f"vs {min(options.waiting_counts)}")
     sys.stdout.write("".join(f"{head:>13}" for head in heads) + "\n")
+    sys.stdout.flush()
     for point in points:
         ratio = "-" if point.vs_smallest is None else f"{point.vs_smallest:.3f}"
         sys.stdout.write(
             f"{point.num_running:>13}{point.num_waiting:>13}{point.schedule_us:>13.1f}{point.update_us:>13.1f}"
             f"{point.us_per_running:>13.3f}{ratio:>13}\n"
         )
+        sys.stdout.flush()
     return 0
 
 

@@ -119,7 +119,7 @@ def _own_arrival(line: _Line, content_block: int) -> Arrival:
         if name not in OWN_FIELDS:
             near = get_close_matches(name, OWN_FIELDS, n=1)
             raise line.error(f"unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    request_id, tenant = fields.get("id"), fields.get("tenant", "")
+    request_id, tenant = fields.get("id", f"line-{line.number}"), fields.get("tenant", "")
     if not isinstance(request_id, str | int) or isinstance(request_id, bool):
         raise line.error(f"id must be a text or an integer, not {request_id!r}")
     if not isinstance(tenant, str):
