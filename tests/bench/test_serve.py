@@ -147,3 +147,16 @@ def test_run_prints_a_table_and_writes_a_report(tmp_path, capsys) -> None:
     assert "secret" not in path.read_text()
     sent_and_done = [(entry["sent_s"], entry["chunks_s"]) for entry in report["requests"] if entry["error"] is None]
     assert all(sent <= chunks[0] <= chunks[-1] for sent, chunks in sent_and_done)
+
+
+def test_a_run_in_which_all_failed_says_why_and_prints_no_table(capsys) -> None:
+    server = FakeServer(behaviour={0: "error", 1: "error"})
+
+    async def both() -> int:
+        async with server.running():
+            return await asyncio.to_thread(run, BenchConfig(url=server.url, num_prompts=2), command="")
+
+    assert asyncio.run(both()) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"all requests to fake at {server.url} failed:\nfailed 2x: HTTP 503: the queue is full\n"

@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 
 from hotseat.bench.config import BenchConfig
-from hotseat.bench.measure import Measurement
+from hotseat.bench.measure import Measurement, Summary
 from hotseat.errors import ConfigError
 
-__all__ = ["Machine", "describe_machine", "format_table", "write_json"]
+__all__ = ["Machine", "describe_machine", "format_errors", "format_table", "write_json"]
 
 SCHEMA = "hotseat.bench.serve/1"
 
@@ -110,8 +110,12 @@ def format_table(config: BenchConfig, measurement: Measurement, machine: Machine
         lines.append(f"{name:<22}" + "".join(f"{'-' if cell is None else f'{cell:.2f}':>10}" for cell in cells))
     if not summary.counted_by_server and summary.completed:
         lines.append("the server sent no usage: output tokens are counted as chunks, prompt tokens not at all")
-    lines += [f"failed {count}x: {message}" for message, count in summary.errors.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + format_errors(summary)
+
+
+def format_errors(summary: Summary) -> str:
+    """Return a line for each kind of failure."""
+    return "".join(f"failed {count}x: {message}\n" for message, count in summary.errors.items())
 
 
 def write_json(config: BenchConfig, measurement: Measurement, machine: Machine, command: str) -> None:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from hotseat.bench.config import BenchConfig
 from hotseat.bench.http_client import HttpClient
 from hotseat.bench.measure import Measurement, RequestResult, Summary, summarize
-from hotseat.bench.report import describe_machine, format_table, write_json
+from hotseat.bench.report import describe_machine, format_errors, format_table, write_json
 from hotseat.bench.stream import ChunkReader
 from hotseat.bench.workload import Prompt, arrival_times, make_prompts
 from hotseat.errors import ConfigError, HotseatError
@@ -29,12 +29,15 @@ def run(config: BenchConfig, *, command: str) -> int:
     ``command`` is the command line that the report quotes.
     """
     measurement = asyncio.run(measure(config, show_progress=sys.stderr.isatty()))
-    machine = describe_machine()
-    sys.stdout.write(format_table(config, measurement, machine))
+    machine, summary = describe_machine(), measurement.summary
+    if summary.completed:
+        sys.stdout.write(format_table(config, measurement, machine))
+    else:
+        sys.stderr.write(f"all requests to {measurement.model} at {config.url} failed:\n{format_errors(summary)}")
     if config.output_json:
         write_json(config, measurement, machine, command)
         sys.stdout.write(f"written to {config.output_json}\n")
-    return 0 if measurement.summary.failed == 0 else 1
+    return 0 if summary.failed == 0 else 1
 
 
 async def measure(config: BenchConfig, *, show_progress: bool = False) -> Measurement:
