@@ -13,8 +13,9 @@ from tiny_models import write_tiny_gguf_model, write_tiny_hf_model
 @pytest.mark.parametrize("model", ["./gone", "../gone", "/gone/model", "~/gone", "gone.gguf", "a/b/gone", "gone model"])
 def test_a_path_that_is_not_there_is_named(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelNotFoundError, match=r"there is no file or directory .*gone"):
+    with pytest.raises(ModelNotFoundError, match=r"there is no file or directory .*gone") as error:
         load(model)
+    assert ("looked for" in str(error.value)) == (model != "/gone/model"), "a path is not said twice"
 
 
 def test_a_directory_without_a_model_is_named(tmp_path):

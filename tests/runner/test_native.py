@@ -285,6 +285,15 @@ def test_threads_are_as_many_as_asked_for_and_by_default_no_more_than_may_be_use
         assert scheduler.runner.num_threads == (threads or default_threads())
 
 
+@pytest.mark.parametrize(("threads", "warns"), [(3, True), (2, False), (None, False)])
+def test_more_threads_than_cpus_are_warned_of(
+    threads: int | None, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    native_scheduler(tiny_spec(KIND_MODEL), memory_weights(KIND_MODEL), threads=threads)
+    assert any("only 2 CPUs may be used" in line for line in caplog.messages) == warns
+
+
 def test_closed_runner_may_be_closed_again() -> None:
     runner = native_scheduler(tiny_spec(KIND_MODEL), memory_weights(KIND_MODEL)).runner
     runner.close()

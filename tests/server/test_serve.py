@@ -307,5 +307,13 @@ def test_a_port_in_use_costs_no_model_load() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=str(port)):
+        with pytest.raises(ConfigError, match=f"^cannot listen on 127.0.0.1 port {port}: Address already in use$"):
             serve(load, ServerConfig(port=port))
+
+
+def test_an_address_that_is_none_is_named() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"^cannot listen on no\.such\.host\.invalid port 0: \w.*$"),
+        listening_socket(ServerConfig(host="no.such.host.invalid", port=0)),
+    ):
+        pass

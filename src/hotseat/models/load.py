@@ -46,7 +46,8 @@ def load(
         if path.is_file():
             return _load_file(path)
         if _looks_like_a_path(model):
-            raise ModelNotFoundError(f"there is no file or directory {model} (looked for {path.absolute()})")
+            looked_for = "" if str(path.absolute()) == model else f" (looked for {path.absolute()})"
+            raise ModelNotFoundError(f"there is no file or directory {model}{looked_for}")
         return load_hf_directory(
             fetch_from_hub(model, revision=revision, token=token, offline=offline),
             name=model,

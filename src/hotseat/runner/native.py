@@ -53,12 +53,11 @@ class NativeRunner:
         self._list_versions: tuple[int, ...] = ()
         self._bind_lists()
         logger.info(
-            "native runner: %s, %s, %d threads, %.0f MB of packed weights, %.0f MB of KV cache",
+            "native runner: %s, %s, %d threads, %.0f MB of packed weights",
             config.weight_dtype,
             self._decoder.isa,
             self._decoder.num_threads,
             self._decoder.weight_bytes / 1e6,
-            self._decoder.kv_bytes / 1e6,
         )
 
     @property
@@ -162,10 +161,14 @@ def resolve_isa(name: str) -> str:
 
 def default_threads() -> int:
     """Return the number of physical cores that this process may use: affinity mask and cgroup quota honoured."""
-    allowed = sorted(os.sched_getaffinity(0))
-    cores = {_core_of(cpu) for cpu in allowed}
-    quota = _cgroup_quota()
-    return max(1, min(len(cores), len(allowed) if quota is None else int(quota)))
+    cores = {_core_of(cpu) for cpu in os.sched_getaffinity(0)}
+    return min(len(cores), _num_cpus())
+
+
+def _num_cpus() -> int:
+    """Return how many threads can run at the same time, by affinity mask and cgroup quota."""
+    num_allowed, quota = len(os.sched_getaffinity(0)), _cgroup_quota()
+    return num_allowed if quota is None else min(num_allowed, int(quota))
 
 
 def _core_of(cpu: int) -> tuple[str, str]:
@@ -187,7 +190,15 @@ def _cgroup_quota() -> float | None:
 
 
 def _threads(config: RunnerConfig) -> int:
-    return default_threads() if config.threads is None else config.threads
+    if config.threads is None:
+        return default_threads()
+    if config.threads > _num_cpus():
+        logger.warning(
+            "threads is %d, but only %d CPUs may be used: threads that wait for each other's turn make steps slow",
+            config.threads,
+            _num_cpus(),
+        )
+    return config.threads
 
 
 def _shape(spec: DecoderSpec) -> dict[str, Any]:

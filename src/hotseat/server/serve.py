@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 import socket
@@ -187,11 +188,17 @@ def listening_socket(config: ServerConfig) -> Iterator[socket.socket]:
         address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[4][:2], family=address[0], backlog=2048, reuse_port=False)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror or error}") from error
+        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {_reason(error)}") from error
     with listener:
         # Connections inherit it. Asyncio would set it, but not on sockets that were made with protocol number 0.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
+
+
+def _reason(error: OSError) -> str:
+    """Return why an address cannot be listened on; Python's own text repeats the address."""
+    is_about_names = isinstance(error, socket.gaierror)
+    return str(error.strerror or error) if is_about_names or not error.errno else os.strerror(error.errno)
 
 
 def _url(listener: socket.socket, config: ServerConfig) -> str:
