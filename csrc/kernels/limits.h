@@ -80,7 +80,7 @@ static int64_t multiply_int8(int64_t rounds, float* state) {
     tile.panel = reinterpret_cast<const uint8_t*>(state);
     tile.steps = kSteps;
     for (int64_t i = 0; i < rounds; ++i) {
-        dot_int8<kTileRows>(tile, tile.panel, nullptr, sums);
+        dot_int8<kTileRows>(tile, tile.panel, nullptr, nullptr, sums);
         state[i % kPanel] = sums[i % kPanel];
     }
     return rounds * kTileRows * kSteps * kPanelStep * 2;

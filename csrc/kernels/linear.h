@@ -6,6 +6,20 @@
 
 namespace hotseat::HOTSEAT_ISA {
 
+static constexpr size_t kFetchAhead = 4096;         // bytes
+static constexpr size_t kLargestFetch = 384 << 10;  // bytes; two panels should fit in a core's own cache
+
+// What a pass over the panel fetches meanwhile, or null: then it fetches the
+// panel itself a little ahead, as suits a few rows, which are done when the panel
+// has been read. More rows pass over the panel several times, and the first two
+// passes fetch one half each of the next panel, which this thread will most
+// likely multiply next: so memory works while they calculate.
+static inline const uint8_t* next_to_fetch(const LinearTile& t, int pass, int num_passes) {
+    const size_t bytes = static_cast<size_t>(t.steps) * kPanelStep;
+    if (num_passes == 1 || bytes > kLargestFetch) return nullptr;
+    return t.panel + bytes + pass % 2 * (bytes / 2);  // a third pass finds all of it in the cache
+}
+
 #if defined(HOTSEAT_AVX512)
 
 // gcc 12 spills the accumulators of the _mm512_dpbusd_epi32 intrinsic; this
@@ -22,17 +36,25 @@ HOTSEAT_DOT(multiply_add_bf16, "vdpbf16ps")
 #endif
 #undef HOTSEAT_DOT
 
-template <int kRows, void (*kMultiplyAdd)(__m512i&, __m512i, __m512i)>
-static inline void accumulate(const LinearTile& t, const uint8_t* a, const __m512i* start, float* out) {
+template <int kRows, void (*kMultiplyAdd)(__m512i&, __m512i, __m512i), bool kFetchesNext>
+static inline void accumulate_pass(const LinearTile& t, const uint8_t* a, const uint8_t* next, const __m512i* start,
+                                   float* out) {
+    // One row or two wait for memory alone, and do so less through the second cache; more rows do not.
+    constexpr auto kHint = kRows <= 2 ? _MM_HINT_T1 : _MM_HINT_T0;
     const size_t stride = t.activation_stride;
     const uint8_t* p = t.panel;
     __m512i acc[kRows][4];
     for (int r = 0; r < kRows; ++r)
         for (int c = 0; c < 4; ++c) acc[r][c] = start[r];
     for (int s = 0; s < t.steps; ++s, p += kPanelStep, a += 4) {
+        if constexpr (kFetchesNext) {
+            _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+            _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T1);
+            next += kPanelStep / 2;
+        }
         __m512i w[4];
         for (int c = 0; c < 4; ++c) {
-            _mm_prefetch(reinterpret_cast<const char*>(p + 2048 + c * 64), _MM_HINT_T0);
+            if constexpr (!kFetchesNext) _mm_prefetch(reinterpret_cast<const char*>(p + kFetchAhead + c * 64), kHint);
             w[c] = _mm512_loadu_si512(p + c * 64);
         }
         for (int r = 0; r < kRows; ++r) {
@@ -46,11 +68,20 @@ static inline void accumulate(const LinearTile& t, const uint8_t* a, const __m51
         for (int c = 0; c < 4; ++c) _mm512_storeu_si512(out + r * kPanel + c * 16, acc[r][c]);
 }
 
+template <int kRows, void (*kMultiplyAdd)(__m512i&, __m512i, __m512i)>
+static inline void accumulate(const LinearTile& t, const uint8_t* a, const uint8_t* next, const __m512i* start,
+                              float* out) {
+    if (next == nullptr)
+        accumulate_pass<kRows, kMultiplyAdd, false>(t, a, nullptr, start, out);
+    else
+        accumulate_pass<kRows, kMultiplyAdd, true>(t, a, next, start, out);
+}
+
 template <int kRows>
-static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t* row_sum, float* out) {
+static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t* row_sum, const uint8_t* next, float* out) {
     __m512i start[kRows];
     for (int r = 0; r < kRows; ++r) start[r] = _mm512_set1_epi32(-128 * row_sum[r]);
-    accumulate<kRows, multiply_add_int8>(t, a, start, out);
+    accumulate<kRows, multiply_add_int8>(t, a, next, start, out);
     for (int i = 0; i < kRows * kPanel; i += 16)
         _mm512_storeu_ps(out + i, _mm512_cvtepi32_ps(_mm512_loadu_si512(out + i)));
 }
@@ -61,7 +92,7 @@ static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t* row_s
 // takes the activation's sign: both are within 127, and two products of 127 *
 // 127 fit in 16 bits.
 template <int kRows>
-static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, float* out) {
+static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, const uint8_t*, float* out) {
     const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80)), ones = _mm256_set1_epi16(1);
     for (int half = 0; half < 4; ++half) {
         __m256i acc[kRows][2];
@@ -90,7 +121,7 @@ static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, floa
 #else
 
 template <int kRows>
-static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, float* out) {
+static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, const uint8_t*, float* out) {
     for (int r = 0; r < kRows; ++r) {
         const int8_t* row = reinterpret_cast<const int8_t*>(a + r * t.activation_stride);
         int32_t acc[kPanel] = {};
@@ -108,10 +139,10 @@ static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, floa
 #if defined(HOTSEAT_AVX512BF16)
 
 template <int kRows>
-static void dot_bf16(const LinearTile& t, const uint8_t* a, float* out) {
+static void dot_bf16(const LinearTile& t, const uint8_t* a, const uint8_t* next, float* out) {
     __m512i start[kRows];
     for (int r = 0; r < kRows; ++r) start[r] = _mm512_setzero_si512();
-    accumulate<kRows, multiply_add_bf16>(t, a, start, out);
+    accumulate<kRows, multiply_add_bf16>(t, a, next, start, out);
 }
 
 #else
@@ -133,7 +164,7 @@ static inline void split_bf16_pairs(const uint8_t* p, V16* even, V16* odd) {
 }
 
 template <int kRows>
-static void dot_bf16(const LinearTile& t, const uint8_t* a, float* out) {
+static void dot_bf16(const LinearTile& t, const uint8_t* a, const uint8_t*, float* out) {
     for (int c = 0; c < 4; ++c) {
         V16 acc[kRows];
         for (int r = 0; r < kRows; ++r) acc[r] = set1(0.0f);
@@ -210,15 +241,15 @@ static inline void finish_row(const LinearTile& t, int r, const float* sums) {
 }
 
 template <int kRows>
-static void linear_rows(const LinearTile& t, int row) {
+static void linear_rows(const LinearTile& t, int row, const uint8_t* next) {
     alignas(64) float sums[kRows * kPanel];
     const uint8_t* a = t.activations + row * t.activation_stride;
     switch (t.mode) {
         case WeightMode::int8:
-            dot_int8<kRows>(t, a, t.row_sum + row, sums);
+            dot_int8<kRows>(t, a, t.row_sum + row, next, sums);
             break;
         case WeightMode::bf16:
-            dot_bf16<kRows>(t, a, sums);
+            dot_bf16<kRows>(t, a, next, sums);
             break;
         case WeightMode::fp32:
             dot_fp32<kRows>(t, a, sums);
@@ -229,19 +260,23 @@ static void linear_rows(const LinearTile& t, int row) {
     for (int r = 0; r < kRows; ++r) finish_row(t, row + r, sums + r * kPanel);
 }
 
+// Passes over the panel, of nearly equal numbers of rows.
 static void linear(const LinearTile& t) {
-    int row = 0;
-    for (; row + kTileRows <= t.rows; row += kTileRows) linear_rows<kTileRows>(t, row);
-    const int left = t.rows - row;
-    if constexpr (kTileRows > 5)
-        if (left == 5) linear_rows<5>(t, row);
-    if constexpr (kTileRows > 4)
-        if (left == 4) linear_rows<4>(t, row);
-    if constexpr (kTileRows > 3)
-        if (left == 3) linear_rows<3>(t, row);
-    if constexpr (kTileRows > 2)
-        if (left == 2) linear_rows<2>(t, row);
-    if (left == 1) linear_rows<1>(t, row);
+    const int num_passes = (t.rows + kTileRows - 1) / kTileRows;
+    for (int pass = 0; pass < num_passes; ++pass) {
+        const int row = t.rows * pass / num_passes, count = t.rows * (pass + 1) / num_passes - row;
+        const uint8_t* next = next_to_fetch(t, pass, num_passes);
+        if constexpr (kTileRows >= 6)
+            if (count == 6) linear_rows<6>(t, row, next);
+        if constexpr (kTileRows >= 5)
+            if (count == 5) linear_rows<5>(t, row, next);
+        if constexpr (kTileRows >= 4)
+            if (count == 4) linear_rows<4>(t, row, next);
+        if constexpr (kTileRows >= 3)
+            if (count == 3) linear_rows<3>(t, row, next);
+        if (count == 2) linear_rows<2>(t, row, next);
+        if (count == 1) linear_rows<1>(t, row, next);
+    }
 }
 
 }  // namespace hotseat::HOTSEAT_ISA
