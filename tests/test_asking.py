@@ -45,6 +45,17 @@ def test_without_an_id_all_requests_are_explained(url: str, running: str, capsys
     assert f"({running})" in capsys.readouterr().out
 
 
+def test_what_became_of_a_request_is_told_after_its_end(url: str) -> None:
+    headers = {"Content-Type": "application/json", "X-Request-Id": "gone"}
+    body = b'{"prompt": "abc", "max_tokens": 4}'
+    urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body, headers), timeout=TIMEOUT_S).close()
+    said = explain(ExplainOptions(url=url, request_id="gone"))
+    assert " (gone)\n  finished: length, after 0." in said
+    assert "\n  3 prompt and 4 output tokens\n  a seat after 0." in said
+    assert ", the first token after 0." in said
+    assert explain(ExplainOptions(url=url)) == "no request is running or waiting\n"
+
+
 def test_an_unknown_request_is_an_error_that_names_it(url: str) -> None:
     with pytest.raises(InvalidRequestError, match="nobody"):
         explain(ExplainOptions(url=url, request_id="nobody"))

@@ -38,6 +38,7 @@ def test_blocked_head_of_1000_blocks_lets_two_of_10_run_now_and_runs_itself_with
     assert batch.admitted_ids == ["small 1", "small 2"]
     assert batch.deferred == [("big", "blocks: needs 1000, 52 free")]
     assert world.requests["big"].wait.times_passed == 2
+    assert world.scheduler.explain(world.requests["big"].id, 0.0).times_passed == 2
     world.run()
     big = world.requests["big"]
     assert big.admitted_at is not None

@@ -11,7 +11,7 @@ import pytest
 
 from engine.fakes import FakeRunner, StartedEngine, assert_all_free, in_thread, make_scheduler
 from generation.byte_tokenizer import BOS, EOS, VOCAB_SIZE, byte_tokenizer, ids_of
-from hotseat.core.request import RequestId, SamplingParams
+from hotseat.core.request import FinishReason, RequestId, RequestStatus, SamplingParams
 from hotseat.engine import StepLoop, VirtualClock
 from hotseat.errors import EngineStoppedError, InvalidRequestError, PromptTooLongError
 from hotseat.generation import Generator, Job, OfflineGenerator, OutputDelta
@@ -152,7 +152,8 @@ def test_leaving_midway_aborts_all_sequences() -> None:
             break
         await steps.aclose()
         setting.runner.let_go()
-        assert await setting.generator.explain("r") == []
+        ended = await setting.generator.explain("r")
+        assert [one.finish_reason for one in ended] == [FinishReason.ABORT] * 3
 
     with generating() as setting:
         asyncio.run(scenario(setting))
@@ -208,7 +209,9 @@ def test_explain_finds_the_sequences_of_a_client_id() -> None:
         setting.runner.let_go()
         assert len(await question) == 2
         await reading
-        assert await setting.generator.explain("mine") == []
+        ended = await setting.generator.explain("mine")
+        assert [one.status for one in ended] == [RequestStatus.FINISHED] * 2
+        assert [one.request_id for one in ended] == ["mine.0/0", "mine.0/1"]
         assert await setting.generator.explain("nobody") == []
 
     with generating("hello there", "hello you") as setting:

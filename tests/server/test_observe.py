@@ -122,6 +122,53 @@ def test_answers_under_way_are_listed_and_explained_by_the_clients_id(start: Cal
     assert server.get("/v1/requests").json()["data"] == []
 
 
+def test_what_became_of_a_request_can_be_asked_after_its_end(start: Callable[..., FakeServer]) -> None:
+    server = start(max_num_seqs=1)
+
+    async def ask() -> None:
+        server.runner.hold()
+        _, first = server.start_post("/v1/completions", completion(max_tokens=400))
+        await server.runner.until_entered()
+        (first_id,) = server.flights.ids()
+        headers = {"x-request-id": "mine"}
+        _, second = server.start_post("/v1/completions", completion(max_tokens=3, n=2), headers=headers)
+        while server.engine.stats().num_waiting < 2:
+            server.runner.step()
+            await server.runner.until_entered()
+        server.flights.get(first_id).end(None)
+        server.runner.release()
+        await asyncio.gather(first, second)
+
+    server.run(ask())
+    found = server.get("/v1/requests/mine/explain").json()
+    assert (found["request_id"], found["client_request_id"]) == ("mine", "mine")
+    for one in found["sequences"]:
+        assert (one["status"], one["finish_reason"], one["num_output_tokens"]) == ("finished", "length", 3)
+        assert sum(one["waited_s"].values()) == pytest.approx(one["admitted_at"] - one["arrived_at"], abs=1e-3)
+        assert one["waited_s"]["seats"] > 0
+        assert one["arrived_at"] < one["admitted_at"] < one["first_token_at"] < one["finished_at"]
+        assert one["ttft_s"] == one["first_token_at"] - one["arrived_at"]
+    single = server.get(f"/v1/requests/{one['request_id']}/explain").json()
+    assert single["sequences"] == found["sequences"][1:]
+    assert server.post("/abort_requests", {"request_ids": ["mine", one["request_id"]]}).json()["aborted"] == []
+
+
+def test_the_last_256_answers_are_remembered(server: FakeServer) -> None:
+    async def ask_all() -> list[str]:
+        ids = []
+        for _ in range(26):
+            posts = [server.start_post("/v1/completions", completion(max_tokens=0)) for _ in range(10)]
+            await asyncio.gather(*(task for _, task in posts))
+            ids += [exchange.reply().json()["id"] for exchange, _ in posts]
+        return ids
+
+    ids = server.run(ask_all())
+    known = [server.get(f"/v1/requests/{answer_id}/explain").status for answer_id in ids]
+    assert sorted(known) == [200] * 256 + [404] * 4
+    assert known[10:] == [200] * 250
+    assert len(server.generator._ended) == len(server.flights._landed) == len(server.engine._finished._kept) == 256
+
+
 async def step_until_done(server: FakeServer, question: Any) -> Any:
     """Let steps pass until the engine, which answers between two of them, has answered."""
     asked = asyncio.create_task(question)

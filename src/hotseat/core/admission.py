@@ -323,6 +323,7 @@ class Admission:
         for blocked in self._blocked.values():
             if self._waiting.rank(blocked) < rank:
                 blocked.wait.times_passed += 1
+                blocked.wait.num_passed += 1
                 blocked.wait.passed_by.append(request.id)
         self._find_earmarked()
 

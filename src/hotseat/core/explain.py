@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotseat.core.request import Request, RequestId, RequestStatus, Wait
+from hotseat.core.request import FinishReason, Request, RequestId, RequestStatus, Wait
 
-__all__ = ["Explanation", "QueueClock", "explain_running", "explain_waiting"]
+__all__ = ["Explanation", "FinishedRequest", "QueueClock", "explain_finished", "explain_running", "explain_waiting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,29 @@ class Explanation:
     needs_blocks: int | None  # to be admitted, where that is what it waits for
     blocks_free: int
     num_free_seats: int
+    waited_s: dict[str, float]  # by reason, over all its waits
+    times_passed: int
+    passed_by: tuple[RequestId, ...]  # the last ones
+    num_preemptions: int
+    preempted_by: tuple[str, ...]  # the last causes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRequest:
+    """The answer to: what became of my request? Instants are those of the step records' clock."""
+
+    request_id: RequestId
+    status: RequestStatus
+    finish_reason: FinishReason
+    error: str | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int
+    arrived_at: float
+    admitted_at: float | None  # None: it never had a seat
+    first_token_at: float | None
+    finished_at: float
+    ttft_s: float | None
     waited_s: dict[str, float]  # by reason, over all its waits
     times_passed: int
     passed_by: tuple[RequestId, ...]  # the last ones
@@ -104,6 +127,30 @@ def explain_running(request: Request, *, blocks_free: int, num_free_seats: int) 
     return _explanation(request, reason, None, None, blocks_free, num_free_seats, dict(request.wait.spent))
 
 
+def explain_finished(request: Request, reason: FinishReason, error: str | None, now: float) -> FinishedRequest:
+    """Explain a request that ended at ``now``."""
+    first_at = request.first_token_at
+    return FinishedRequest(
+        request_id=request.id,
+        status=RequestStatus.FINISHED,
+        finish_reason=reason,
+        error=error,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_output_tokens=len(request.output_token_ids),
+        num_cached_tokens=request.num_cached_tokens,
+        arrived_at=request.arrived_at,
+        admitted_at=request.admitted_at,
+        first_token_at=first_at,
+        finished_at=now,
+        ttft_s=None if first_at is None else first_at - request.arrived_at,
+        waited_s=dict(request.wait.spent),
+        times_passed=request.wait.num_passed,
+        passed_by=tuple(request.wait.passed_by),
+        num_preemptions=request.num_preemptions,
+        preempted_by=tuple(request.wait.preempted_by),
+    )
+
+
 def _explanation(
     request: Request,
     reason: str,
@@ -127,7 +174,7 @@ def _explanation(
         blocks_free=blocks_free,
         num_free_seats=num_free_seats,
         waited_s=waited_s,
-        times_passed=request.wait.times_passed,
+        times_passed=request.wait.num_passed,
         passed_by=tuple(request.wait.passed_by),
         num_preemptions=request.num_preemptions,
         preempted_by=tuple(request.wait.preempted_by),

@@ -65,6 +65,7 @@ class Wait:
     needs_blocks: int = 0  # free blocks that it lacked when it was last looked at
     leader: Request | None = None  # computes the prefix that it waits for
     times_passed: int = 0  # by later ones, while its blocks did not fit; reset when it starts
+    num_passed: int = 0  # the same, never reset
     passed_by: deque[RequestId] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
     preempted_by: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
     # How long it waited for what, see explain.py:

@@ -20,19 +20,20 @@ from typing import TypeVar
 
 from hotseat.core.batch import Runner
 from hotseat.core.events import StepRecord
-from hotseat.core.explain import Explanation
+from hotseat.core.explain import Explanation, FinishedRequest
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.core.scheduler import Scheduler, SchedulerStats
 from hotseat.engine.health import Health, Pulse
 from hotseat.engine.inbox import Inbox
 from hotseat.engine.ports import Clock, EventSink, MonotonicClock
-from hotseat.engine.records import StepRing
+from hotseat.engine.records import FinishedRing, StepRing
 from hotseat.engine.stream import Mailbox, RequestStream, UpdateStream
 from hotseat.engine.worker import Worker
 
 __all__ = ["Engine"]
 
 T = TypeVar("T")
+NUM_FINISHED = 256  # sequences that can be asked about after their end
 
 
 class Engine:
@@ -55,13 +56,14 @@ class Engine:
         self.clock = clock or MonotonicClock()
         self._scheduler = scheduler
         self._records = StepRing(num_step_records)
+        self._finished = FinishedRing(NUM_FINISHED)
         self._pulse = Pulse(self.clock, stall_timeout_s)
         self._inbox = Inbox(closed_because="the engine was not started")
         self._worker = Worker(
             scheduler,
             runner,
             clock=self.clock,
-            sinks=[self._records, *sinks],
+            sinks=[self._records, self._finished, *sinks],
             inbox=self._inbox,
             pulse=self._pulse,
         )
@@ -117,6 +119,10 @@ class Engine:
     async def explain(self, request_id: RequestId) -> Explanation | None:
         """Say where a request is and what it waits for; ``None`` when it is unknown or has ended."""
         return await self._ask(lambda: self._scheduler.explain(request_id, self.clock.now()))
+
+    def finished(self, request_id: RequestId) -> FinishedRequest | None:
+        """Say what became of a request; ``None`` when it has not ended, or is not among the last that did."""
+        return self._finished.get(request_id)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached content; false when blocks are still in use by running requests."""

@@ -1,4 +1,4 @@
-"""The last steps, kept for whoever asks."""
+"""The last steps and the last ends, kept for whoever asks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.events import StepRecord
-from hotseat.core.request import Request
+from hotseat.core.explain import FinishedRequest, explain_finished
+from hotseat.core.request import Request, RequestId
 
-__all__ = ["StepRing"]
+__all__ = ["FinishedRing", "StepRing"]
 
 
 class StepRing:
@@ -46,4 +47,33 @@ class StepRing:
         """Nothing to keep."""
 
     def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
+        """Nothing to keep."""
+
+
+class FinishedRing:
+    """A sink that keeps what became of the last ``capacity`` requests; asked from any thread without a lock."""
+
+    def __init__(self, capacity: int) -> None:
+        assert capacity > 0, "a ring has at least one slot"
+        self._capacity = capacity
+        self._kept: dict[RequestId, FinishedRequest] = {}  # oldest first
+
+    def get(self, request_id: RequestId) -> FinishedRequest | None:
+        """Return what became of a request; ``None`` when it has not ended, or too long ago."""
+        return self._kept.get(request_id)
+
+    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
+        assert update.finish_reason is not None, "a request ends for a reason"
+        self._kept.pop(request.id, None)
+        self._kept[request.id] = explain_finished(request, update.finish_reason, update.error, now)
+        if len(self._kept) > self._capacity:
+            del self._kept[next(iter(self._kept))]
+
+    def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
+        """Nothing to keep."""
+
+    def on_arrived(self, request: Request, now: float) -> None:
+        """Nothing to keep."""
+
+    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
         """Nothing to keep."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 
-from hotseat.core.explain import Explanation
+from hotseat.core.explain import Explanation, FinishedRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.engine import Engine
 from hotseat.generation.choices import Choices
@@ -19,6 +19,7 @@ __all__ = ["Generator"]
 # Characters. Below this, tokenizing takes less time than the way to another thread and back.
 INLINE_PROMPT_LENGTH = 256
 NUM_TOKENIZER_THREADS = 2
+NUM_ENDED = 256  # generations that can be asked about after their end
 
 
 class Generator:
@@ -49,6 +50,7 @@ class Generator:
         )
         self._pool = ThreadPoolExecutor(NUM_TOKENIZER_THREADS, thread_name_prefix="hotseat-tokenizer")
         self._running: dict[str, list[RequestId]] = {}  # the engine's ids by the caller's
+        self._ended: dict[str, list[RequestId]] = {}  # the same for the last that ended, oldest first
 
     async def generate(
         self,
@@ -93,11 +95,14 @@ class Generator:
             stream.close()
             self._leave(request_id, ids)
 
-    async def explain(self, request_id: str) -> list[Explanation]:
-        """Say where the sequences that run under the caller's ``request_id`` are; empty when there are none."""
-        ids = self._running.get(request_id, ())
-        explanations = await asyncio.gather(*(self._engine.explain(own_id) for own_id in ids))
+    async def explain(self, request_id: str) -> list[Explanation | FinishedRequest]:
+        """Say where the sequences of the caller's ``request_id`` are, or what became of the last that ended."""
+        ids = self._running.get(request_id) or self._ended.get(request_id, [])
+        explanations = await asyncio.gather(*(self._explain(own_id) for own_id in ids))
         return [explanation for explanation in explanations if explanation is not None]
+
+    async def _explain(self, own_id: RequestId) -> Explanation | FinishedRequest | None:
+        return self._engine.finished(own_id) or await self._engine.explain(own_id) or self._engine.finished(own_id)
 
     def close(self) -> None:
         """Release the tokenizer's threads; idempotent. The engine is somebody else's."""
@@ -115,6 +120,10 @@ class Generator:
         self._running.setdefault(request_id, []).extend(ids)
 
     def _leave(self, request_id: str, ids: list[RequestId]) -> None:
+        self._ended.pop(request_id, None)
+        self._ended[request_id] = ids
+        if len(self._ended) > NUM_ENDED:
+            del self._ended[next(iter(self._ended))]
         left = [own_id for own_id in self._running[request_id] if own_id not in ids]
         if left:
             self._running[request_id] = left

@@ -15,7 +15,7 @@ from hotseat.server.body import read_json
 from hotseat.server.errors import ApiError
 from hotseat.server.schema import AbortRequest
 from hotseat.server.services import ServerServices
-from hotseat.server.state import Flight, ServerContext, context_of
+from hotseat.server.state import Flight, Landed, ServerContext, context_of
 from hotseat.telemetry import record_as_dict
 
 __all__ = ["router"]
@@ -54,21 +54,23 @@ async def requests(request: Request) -> Response:
 
 @router.get("/v1/requests/{request_id:path}/explain", tags=["Observe"])
 async def explain(request: Request, request_id: str) -> Response:
-    """Say where a request is and what it waits for.
+    """Say where a request is and what it waits for, or what became of one of the last that ended.
 
     ``request_id`` is an answer's id or the client's ``X-Request-Id``, which may stand for several sequences, or one
     sequence's id from a step record.
     """
     services = context_of(request).services
-    explanations: list[Any] = []
-    for flight in context_of(request).flights.named(request_id):
-        explanations += await _sequences(services, flight)
+    flights = context_of(request).flights.named(request_id)
+    explanations = [one for flight in flights for one in await _sequences(services, flight)]
     if not explanations:
-        single = await services.engine.explain(RequestId(request_id))
+        own_id = RequestId(request_id)
+        single = services.engine.finished(own_id) or await services.engine.explain(own_id)
         explanations = [] if single is None else [single]
     if not explanations:
-        raise ApiError(404, f"No request with the id `{request_id[:200]}` is waiting or running.", "request_id")
-    body = {"request_id": request_id, "sequences": explanations}
+        message = f"No request with the id `{request_id[:200]}` is waiting or running, or among the last that ended."
+        raise ApiError(404, message, "request_id")
+    client_id = flights[0].client_id if flights else None
+    body = {"request_id": request_id, "client_request_id": client_id, "sequences": explanations}
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
@@ -91,7 +93,7 @@ async def reset_prefix_cache(request: Request) -> Response:
     return JSONResponse({"reset": True})
 
 
-async def _sequences(services: ServerServices, flight: Flight) -> list[Any]:
+async def _sequences(services: ServerServices, flight: Flight | Landed) -> list[Any]:
     return [one for own_id in flight.request_ids for one in await services.generator.explain(own_id)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fastapi import Request
 
@@ -13,6 +14,8 @@ from hotseat.server.errors import ApiError
 from hotseat.server.services import ServerServices
 
 __all__ = ["Flight", "Flights", "RequestNote", "ServerContext", "context_of", "note_of", "shutting_down"]
+
+NUM_LANDED = 256  # answers that can be asked about after their end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,13 @@ class Flight:
     end: Callable[[ApiError | None], None]
 
 
+class Landed(NamedTuple):
+    """What is remembered of an answer that has ended; see ``Flight``."""
+
+    request_ids: Sequence[str]
+    client_id: str | None
+
+
 class Flights:
     """The answers under way, by the id that stands in them; each can be ended from outside."""
 
@@ -36,6 +46,7 @@ class Flights:
         self.refuses_new = False
         self._flights: dict[str, Flight] = {}
         self._once_empty: Callable[[], None] | None = None
+        self._landed: dict[str, Landed] = {}  # the last that ended, oldest first
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -53,7 +64,11 @@ class Flights:
 
     def leave(self, answer_id: str) -> None:
         """Forget an answer; idempotent."""
-        self._flights.pop(answer_id, None)
+        flight = self._flights.pop(answer_id, None)
+        if flight is not None:
+            self._landed[answer_id] = Landed(flight.request_ids, flight.client_id)
+            if len(self._landed) > NUM_LANDED:
+                del self._landed[next(iter(self._landed))]
         self._look_if_empty()
 
     def refuse_new(self, once_empty: Callable[[], None]) -> None:
@@ -74,10 +89,10 @@ class Flights:
         """Return the answer with exactly this id."""
         return self._flights.get(answer_id)
 
-    def named(self, name: str) -> list[Flight]:
-        """Return the answer with this id, or else those whose clients gave this id."""
-        own = self._flights.get(name)
-        return [own] if own else [flight for flight in self._flights.values() if flight.client_id == name]
+    def named(self, name: str) -> list[Flight | Landed]:
+        """Return the answer with this id, or else those whose clients gave this id; the last that ended come first."""
+        known: dict[str, Flight | Landed] = {**self._landed, **self._flights}
+        return [known[name]] if name in known else [flight for flight in known.values() if flight.client_id == name]
 
     def items(self) -> list[tuple[str, Flight]]:
         """Return all answers with their ids, oldest first."""
