@@ -45,7 +45,7 @@ def test_every_shape_has_a_row_for_each_path(model: Path, tmp_path: Path, capsys
     assert attention == {(k, d, i, 20) for k in kinds for d in ("bf16", "fp32") for i in ISAS}
     for point in points:
         assert len(point["seconds"]) == 2
-        assert point["best_s"] == min(point["seconds"])
+        assert point["best_s"] == pytest.approx(min(point["seconds"]), rel=1e-3)
         assert point["share"] == pytest.approx(point["limit_s"] / point["median_s"], rel=1e-2, abs=1e-3)
     assert document["schema"] == "hotseat.bench.kernels/1"
     assert document["command"].startswith("hotseat bench kernels ")
@@ -82,7 +82,7 @@ def test_a_step_is_broken_down(dtype: str, model: Path, tmp_path: Path, capsys: 
         assert whole == pytest.approx(parts["total_s"])
         assert parts["runner_s"] > 0
         assert min(parts["native_s"][work] for work in ("linear", "attention", "head")) > 0
-        assert parts["total_s"] == min(point["samples_s"])
+        assert parts["total_s"] == pytest.approx(min(point["samples_s"]), rel=1e-3)
         assert point["tokens_per_s"] == pytest.approx(point["size"] / parts["total_s"])
         assert point["share"] == pytest.approx(point["limit_s"] / parts["total_s"], abs=1e-4)
     assert len(points["decode", 3]["samples_s"]) == 2 * 4

@@ -22,7 +22,7 @@ from hotseat.profile.shapes import attention_operations, kv_bytes_per_token
 from hotseat.runner.config import KvDtype, RunnerConfig
 from hotseat.runner.native import NativeRunner
 
-__all__ = ["attention_jobs"]
+__all__ = ["attention_point"]
 
 _BLOCK = 16  # tokens
 _FILL_SEATS = 64  # blocks that are filled in one step
@@ -30,10 +30,10 @@ _HIDDEN = 64
 _MAX_LAYERS = 256
 
 
-def attention_jobs(
+def attention_point(
     spec: DecoderSpec, kv_dtype: KvDtype, isa: str, context: int, streams: int, queries: int, *, threads: int
-) -> list[tuple[Point, Measure]]:
-    """Return one measurement: ``streams`` sequences of ``context`` tokens compute their last ``queries`` tokens."""
+) -> tuple[Point, Measure]:
+    """Return a measurement: ``streams`` sequences of ``context`` tokens compute their last ``queries`` tokens."""
     queries = min(queries, context)
     is_decode = queries == 1
     small = _attention_only(spec)
@@ -56,7 +56,7 @@ def attention_jobs(
         isa=isa,
         work=work,
     )
-    return [(point, world.seconds_per_layer)]
+    return point, world.seconds_per_layer
 
 
 def _attention_only(spec: DecoderSpec) -> DecoderSpec:

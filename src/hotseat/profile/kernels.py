@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hotseat.errors import ConfigError
 from hotseat.models import LoadedModel
-from hotseat.profile.attention import attention_jobs
+from hotseat.profile.attention import attention_point
 from hotseat.profile.config import WEIGHT_DTYPES, KernelBenchOptions
 from hotseat.profile.limits import LimitMeter, Limits, Work, arithmetic_of, cold_bytes
 from hotseat.profile.pins import Pins
-from hotseat.profile.points import Measure, Point, choose, measure_in_turns
+from hotseat.profile.points import Measure, Point, choose, measure_in_turns, rounded
 from hotseat.profile.shapes import LinearShape, linear_shapes
 from hotseat.profile.tables import describe_limits, format_points
 from hotseat.runner import _native
@@ -42,6 +43,7 @@ class KernelTimes:
         points = [
             asdict(point)
             | {
+                "seconds": rounded(point.seconds),
                 "best_s": min(point.seconds),
                 "median_s": choose(point.seconds, "median"),
                 "limit_s": self.limits.least_seconds(point.work, point.isa),
@@ -64,8 +66,7 @@ class _Bench:
     meter: LimitMeter
     points: list[Point] = field(default_factory=list)
 
-    def run(self, make_jobs: Callable[[], list[tuple[Point, Measure]]]) -> None:
-        jobs = self.pins.start(make_jobs)
+    def run(self, jobs: Sequence[tuple[Point, Measure]]) -> None:
         with self.pins.held():
             measure_in_turns(jobs, self.meter, self.options.num_rounds)
         self.points += [point for point, _ in jobs]
@@ -85,16 +86,13 @@ def measure(model: LoadedModel, options: KernelBenchOptions) -> KernelTimes:
     meter = pins.start(lambda: LimitMeter(isas=isas, dtypes=peaks, threads=threads))
     bench = _Bench(options=options, model=model, threads=threads, isas=isas, pins=pins, meter=meter)
     for dtype in dtypes:
-        bench.run(lambda dtype=dtype: _linear_jobs(bench, dtype))  # type: ignore[misc]
+        bench.run(_linear_jobs(bench, dtype))
     for kv_dtype in dict.fromkeys(resolve_kv_cache_dtype(dtype, "auto") for dtype in dtypes):
         for isa in isas:
             for size in options.context_lens:
                 for streams, queries in ((options.streams, 1), (1, options.queries)):
-                    bench.run(
-                        lambda a=(kv_dtype, isa, size, streams, queries): attention_jobs(  # type: ignore[misc]
-                            model.spec, *a, threads=threads
-                        )
-                    )
+                    point = partial(attention_point, model.spec, kv_dtype, isa, size, streams, queries, threads=threads)
+                    bench.run([pins.start(point)])
     return KernelTimes(threads=threads, limits=meter.limits(), points=bench.points)
 
 
@@ -118,7 +116,7 @@ def _linear_jobs(bench: _Bench, dtype: str) -> list[tuple[Point, Measure]]:
     """Return the multiplications of one dtype, all shapes, rows and instruction sets; layouts are the same for all."""
     jobs = []
     for shape in linear_shapes(bench.model.spec):
-        probe = _probe(bench, shape, dtype)
+        probe = bench.pins.start(partial(_probe, bench, shape, dtype))
         for rows in bench.options.row_counts:
             for isa in bench.isas:
                 count = max(1, int(_PASS_S / probe.seconds(isa, rows, 1)))

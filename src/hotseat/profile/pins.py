@@ -20,14 +20,14 @@ _TASKS = Path("/proc/self/task")
 
 
 class Pins:
-    """The CPUs of this process: the calling thread takes the first one, the threads of a team the following ones."""
+    """The CPUs of this process: the calling thread takes the first one, the other members of a team the following ones."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled and hasattr(os, "sched_setaffinity") and _TASKS.is_dir()
         self._cpus = sorted(os.sched_getaffinity(0)) if self._enabled else []
 
     def start(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns, whose threads then stay on their CPUs."""
+        """Return what ``make`` returns: the owner of one team, whose threads then stay on their CPUs."""
         before = _thread_ids()
         made = make()
         if self._enabled:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hotseat.profile.limits import LimitMeter, Limits, Work
 
-__all__ = ["Measure", "Point", "choose", "measure_in_turns"]
+__all__ = ["Measure", "Point", "choose", "measure_in_turns", "rounded"]
 
 Measure = Callable[[], float]
 
@@ -33,6 +33,11 @@ class Point:
 def choose(values: Sequence[float], statistic: str) -> float:
     """Return the median, or the least: the one that other work disturbed least."""
     return min(values) if statistic == "best" else statistics.median(values)
+
+
+def rounded(seconds: Sequence[float]) -> list[float]:
+    """Return times as they go into a file: four digits say all that there is to say."""
+    return [float(f"{value:.4g}") for value in seconds]
 
 
 def measure_in_turns(jobs: Sequence[tuple[Point, Measure]], meter: LimitMeter, num_rounds: int) -> None:

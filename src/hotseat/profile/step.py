@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from hotseat.core.batch import Batch, RequestUpdate, StepOutput
@@ -19,6 +20,7 @@ from hotseat.profile.config import StepBenchOptions
 from hotseat.profile.limits import LimitMeter, Limits, arithmetic_of
 from hotseat.profile.parts import Path, Sample, StepPoint, StepSize, step_size
 from hotseat.profile.pins import Pins
+from hotseat.profile.points import rounded
 from hotseat.profile.tables import format_steps
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.native import NativeRunner, default_threads, resolve_isa
@@ -55,7 +57,7 @@ class StepTimes:
                     "limit_s": limit_s,
                     "share": round(limit_s / chosen.total_s, 4),
                     "chosen": asdict(chosen) | {"loop_s": chosen.loop_s},
-                    "samples_s": [sample.total_s for sample in point.samples],
+                    "samples_s": rounded([sample.total_s for sample in point.samples]),
                 }
             )
         text = format_steps(self.points, self.limits, self.threads, statistic)
@@ -78,7 +80,7 @@ def measure(model: LoadedModel, options: StepBenchOptions) -> StepTimes:
     meter = pins.start(lambda: LimitMeter(isas=[isa], dtypes=dtypes, threads=threads))
     points: list[StepPoint] = []
     for config in configs:
-        runner = pins.start(lambda config=config: NativeRunner(model.spec, model.weights, config))  # type: ignore[misc]
+        runner = pins.start(partial(NativeRunner, model.spec, model.weights, config))
         with pins.held():
             points += _measure_path(model, runner, config, options, meter)
         runner.close()
