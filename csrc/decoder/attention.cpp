@@ -69,8 +69,14 @@ void Decoder::attend(int layer, const AttentionItem& item, Scratch& scratch) {
 
 void Decoder::attend_decode(int layer, const AttentionItem& item, Scratch& scratch) {
     const int row = batch_.query_start[item.chunk], dim = shape_.head_dim, padded = kv_.head_dim_padded();
-    const SpanView span =
-        kv_.view(layer, item.head, block_table(item.chunk), item.span, batch_.context_lens[item.chunk]);
+    const auto view_of = [&](const AttentionItem& i) {
+        return kv_.view(layer, i.head, block_table(i.chunk), i.span, batch_.context_lens[i.chunk]);
+    };
+    const SpanView span = view_of(item);
+    // The item that this member will most likely take next; decodes are the last items.
+    const bool is_last = &item == &items_.back();
+    const SpanView next = is_last ? span : view_of(*(&item + 1));
+    const bool has_next = !is_last && next.num_positions >= kFetchedGroups * kGroup;
     const float* q = qkv_.as<float>() + static_cast<size_t>(row) * (q_size_ + 2 * kv_size_) +
                      static_cast<size_t>(item.head) * group_size_ * dim;
     float* out = partial(item.chunk, item.head, item.span);
@@ -91,6 +97,7 @@ void Decoder::attend_decode(int layer, const AttentionItem& item, Scratch& scrat
             .head_dim = dim,
             .head_dim_padded = padded,
             .span = &span,
+            .next = has_next ? &next : nullptr,
             .scores = scratch.attention.as<float>(),
             .max = out + group_size_ * padded + first,
             .sum = out + group_size_ * (padded + 1) + first,
@@ -163,6 +170,7 @@ void Decoder::attend_prefill(int layer, const AttentionItem& item, Scratch& scra
                 .head_dim = dim,
                 .head_dim_padded = padded,
                 .span = &span,
+                .next = nullptr,
                 .scores = scores + first * kSpan,
                 .max = max,
                 .sum = sum,

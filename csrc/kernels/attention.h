@@ -23,9 +23,25 @@ namespace hotseat::HOTSEAT_ISA {
 static inline V16 load_kv(const float* p) { return load(p); }
 static inline V16 load_kv(const uint16_t* p) { return load_bf16(p); }
 
+// Blocks lie anywhere, so the hardware does not foresee the next one: a tile of
+// few rows, that is a decode, fetches it while it works on this one. A full tile
+// is part of a prefill, whose span is in a near cache.
+template <int kRows>
+static constexpr bool kFetches = kRows < kTileRows;
+
+// Groups of keys, and after the last one groups of values.
+template <class T>
+static inline const T* group_after_keys(const AttentionTile& t, int group, int num_groups) {
+    if (group < num_groups) return static_cast<const T*>(t.span->keys[group]);
+    return static_cast<const T*>(t.span->values[group - num_groups < num_groups ? group - num_groups : 0]);
+}
+
 // scores[r][g * 16 + lane] for kRows rows and kVecs groups starting at `first`.
 template <class T, int kRows, int kVecs>
-static inline void score_groups(const AttentionTile& t, int row, int first) {
+static inline void score_groups(const AttentionTile& t, int row, int first, int num_groups) {
+    const T* next[kVecs];
+    if constexpr (kFetches<kRows>)
+        for (int g = 0; g < kVecs; ++g) next[g] = group_after_keys<T>(t, first + kVecs + g, num_groups);
     V16 acc[kRows][kVecs];
     for (int r = 0; r < kRows; ++r)
         for (int g = 0; g < kVecs; ++g) acc[r][g] = set1(0.0f);
@@ -35,7 +51,10 @@ static inline void score_groups(const AttentionTile& t, int row, int first) {
     for (int r = 0; r < kRows; ++r) q[r] = t.queries[row + r];
     for (int d = 0; d < t.head_dim; ++d) {
         V16 k[kVecs];
-        for (int g = 0; g < kVecs; ++g) k[g] = load_kv(keys[g] + d * kGroup);
+        for (int g = 0; g < kVecs; ++g) {
+            if constexpr (kFetches<kRows>) __builtin_prefetch(next[g] + d * kGroup, 0, 2);
+            k[g] = load_kv(keys[g] + d * kGroup);
+        }
         for (int r = 0; r < kRows; ++r) {
             const V16 x = set1(q[r][d]);
             for (int g = 0; g < kVecs; ++g) acc[r][g] = fma(x, k[g], acc[r][g]);
@@ -48,8 +67,8 @@ static inline void score_groups(const AttentionTile& t, int row, int first) {
 template <class T, int kRows>
 static inline void score_rows(const AttentionTile& t, int row, int num_groups) {
     int g = 0;
-    for (; g + kTileVecs <= num_groups; g += kTileVecs) score_groups<T, kRows, kTileVecs>(t, row, g);
-    for (; g < num_groups; ++g) score_groups<T, kRows, 1>(t, row, g);
+    for (; g + kTileVecs <= num_groups; g += kTileVecs) score_groups<T, kRows, kTileVecs>(t, row, g, num_groups);
+    for (; g < num_groups; ++g) score_groups<T, kRows, 1>(t, row, g, num_groups);
 }
 
 // Turn one row of scores into weights 2^(score - max); zero up to `padded`.
@@ -82,10 +101,19 @@ static inline void weigh_values(const AttentionTile& t, int row, int column, int
         const T* values = static_cast<const T*>(t.span->values[start / kGroup]) + column;
         const int end = num_positions - start < kGroup ? num_positions - start : kGroup;
         const float* weights = t.scores + row * kSpan + start;
+        const int next_group = start / kGroup + kFetchedGroups;
+        const T* next = values;
+        if (next_group * kGroup < num_positions)
+            next = static_cast<const T*>(t.span->values[next_group]) + column;
+        else if (t.next != nullptr)
+            next = static_cast<const T*>(t.next->keys[next_group - (num_positions + kGroup - 1) / kGroup]);
         int j = 0;
         for (; j < end && start + j < seen_by_all; ++j) {
             V16 v[kVecs];
-            for (int c = 0; c < kVecs; ++c) v[c] = load_kv(values + j * t.head_dim_padded + c * 16);
+            for (int c = 0; c < kVecs; ++c) {
+                if constexpr (kFetches<kRows>) __builtin_prefetch(next + j * t.head_dim_padded + c * 16, 0, 2);
+                v[c] = load_kv(values + j * t.head_dim_padded + c * 16);
+            }
             for (int r = 0; r < kRows; ++r) {
                 const V16 w = set1(weights[r * kSpan + j]);
                 for (int c = 0; c < kVecs; ++c) acc[r][c] = fma(w, v[c], acc[r][c]);

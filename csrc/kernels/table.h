@@ -18,11 +18,12 @@ enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K
 //   grouped: as GGUF stores them, see GroupFormat
 enum class WeightMode : int { int8, bf16, fp32, grouped };
 
-inline constexpr int kPanel = 64;       // columns (output features) of one panel
-inline constexpr int kHalfPanel = 32;   // columns that share a storage format
-inline constexpr int kPanelStep = 256;  // bytes of one panel for one step of K
-inline constexpr int kGroup = 16;       // positions that lie side by side in a key group
-inline constexpr int kSpan = 256;       // positions of one attention span; spans start at multiples of this
+inline constexpr int kPanel = 64;         // columns (output features) of one panel
+inline constexpr int kHalfPanel = 32;     // columns that share a storage format
+inline constexpr int kPanelStep = 256;    // bytes of one panel for one step of K
+inline constexpr int kGroup = 16;         // positions that lie side by side in a key group
+inline constexpr int kSpan = 256;         // positions of one attention span; spans start at multiples of this
+inline constexpr int kFetchedGroups = 4;  // that attention fetches ahead of itself
 inline constexpr int kGroupsPerSpan = kSpan / kGroup;
 inline constexpr int kMaxTileRows = 6;  // rows that a linear kernel may hold at once
 
@@ -95,6 +96,8 @@ struct AttentionTile {
     int head_dim;
     int head_dim_padded;  // multiple of 16
     const SpanView* span;
+    // What is attended to after this, to be fetched meanwhile: at least kFetchedGroups of positions, or null.
+    const SpanView* next;
     float* scores;  // scratch [rows][kSpan]
     // Results of this span alone: sum of 2^(score - max) and the weighted values,
     // not yet divided.

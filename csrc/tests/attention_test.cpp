@@ -82,6 +82,7 @@ Result attend(const KernelTable& table, const Span<T>& span, const std::vector<G
         .head_dim = span.head_dim,
         .head_dim_padded = span.padded,
         .span = &view,
+        .next = view.num_positions >= kFetchedGroups * kGroup ? &view : nullptr,
         .scores = scores.data(),
         .max = result.max.data(),
         .sum = result.sum.data(),

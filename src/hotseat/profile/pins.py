@@ -20,7 +20,7 @@ _TASKS = Path("/proc/self/task")
 
 
 class Pins:
-    """The CPUs of this process: the calling thread takes the first one, the other members of a team the following ones."""
+    """The CPUs of this process: the calling thread takes the first one, other members of a team the following ones."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled and hasattr(os, "sched_setaffinity") and _TASKS.is_dir()
