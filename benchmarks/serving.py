@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ REQUESTS_PER_PLACE = {1: 16, 8: 8}  # so that a run takes about a minute; 6 else
 
 def measure(url: str, concurrency: int, path: Path) -> dict[str, object]:
     count = concurrency * REQUESTS_PER_PLACE.get(concurrency, 6)
-    command = [sys.executable, "-m", "hotseat", "bench", "serve", "--url", url, "--output-json", str(path)]
+    command = [sys.executable, "-m", "hotseat", "bench", "serve", "--url", url, "--output-json", os.path.relpath(path)]
     command += ["--max-concurrency", str(concurrency), "--num-prompts", str(count), "--num-warmups", "2"]
     subprocess.run(command, check=True, stdout=sys.stderr)
     summary: dict[str, object] = json.loads(path.read_text())["summary"]
