@@ -14,20 +14,17 @@ static float read_memory(const uint8_t* data, size_t num_bytes) {
     return reduce_max(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
 }
 
-// As many accumulators as the kernels have. Their starts come from memory, else
-// the compiler would find out that they are equal.
+// Chains enough to hide the latency, few enough for the registers. Their starts
+// come from memory, else the compiler would find out that they are equal.
 static int64_t multiply_fp32(int64_t rounds, float* state) {
-    V16 acc[kTileRows][kTileVecs], w[kTileVecs];
-    const V16 x = set1(state[0]);
-    for (int c = 0; c < kTileVecs; ++c) w[c] = load(state + c * 16);
-    for (int r = 0; r < kTileRows; ++r)
-        for (int c = 0; c < kTileVecs; ++c) acc[r][c] = load(state + (r * kTileVecs + c) * 16);
+    constexpr int kChains = kTileVecs == 4 ? 16 : 5;
+    V16 acc[kChains];
+    const V16 x = set1(state[0]), w = load(state);
+    for (int c = 0; c < kChains; ++c) acc[c] = load(state + c * 16);
     for (int64_t i = 0; i < rounds; ++i)
-        for (int r = 0; r < kTileRows; ++r)
-            for (int c = 0; c < kTileVecs; ++c) acc[r][c] = fma(x, w[c], acc[r][c]);
-    for (int r = 0; r < kTileRows; ++r)
-        for (int c = 0; c < kTileVecs; ++c) store(state + (r * kTileVecs + c) * 16, acc[r][c]);
-    return rounds * kTileRows * kTileVecs * 16 * 2;
+        for (int c = 0; c < kChains; ++c) acc[c] = fma(x, w, acc[c]);
+    for (int c = 0; c < kChains; ++c) store(state + c * 16, acc[c]);
+    return rounds * kChains * 16 * 2;
 }
 
 #if defined(HOTSEAT_AVX512)

@@ -20,6 +20,14 @@ static inline const uint8_t* next_to_fetch(const LinearTile& t, int pass, int nu
     return t.panel + bytes + pass % 2 * (bytes / 2);  // a third pass finds all of it in the cache
 }
 
+// For kernels that take the columns in turns: the first turn of the first rows
+// fetches whole steps. (gcc drops calls of a function that only fetches, unless
+// they are inlined early.)
+[[gnu::always_inline]] static inline void fetch_step_ahead(const LinearTile& t, const uint8_t* a, const uint8_t* step) {
+    if (a != t.activations) return;
+    for (int c = 0; c < 4; ++c) __builtin_prefetch(step + kFetchAhead + c * 64, 0, 3);
+}
+
 #if defined(HOTSEAT_AVX512)
 
 // gcc 12 spills the accumulators of the _mm512_dpbusd_epi32 intrinsic; this
@@ -100,6 +108,7 @@ static void dot_int8(const LinearTile& t, const uint8_t* a, const int32_t*, cons
         for (int s = 0; s < t.steps; ++s) {
             const __m256i* p =
                 reinterpret_cast<const __m256i*>(t.panel + static_cast<size_t>(s) * kPanelStep + half * 64);
+            if (half == 0) fetch_step_ahead(t, a, reinterpret_cast<const uint8_t*>(p));
             const __m256i w0 = _mm256_xor_si256(_mm256_loadu_si256(p), flip);
             const __m256i w1 = _mm256_xor_si256(_mm256_loadu_si256(p + 1), flip);
             for (int r = 0; r < kRows; ++r) {
@@ -169,8 +178,10 @@ static void dot_bf16(const LinearTile& t, const uint8_t* a, const uint8_t*, floa
         V16 acc[kRows];
         for (int r = 0; r < kRows; ++r) acc[r] = set1(0.0f);
         for (int s = 0; s < t.steps; ++s) {
+            const uint8_t* p = t.panel + static_cast<size_t>(s) * kPanelStep + c * 64;
+            if (c == 0) fetch_step_ahead(t, a, p);
             V16 even, odd;
-            split_bf16_pairs(t.panel + static_cast<size_t>(s) * kPanelStep + c * 64, &even, &odd);
+            split_bf16_pairs(p, &even, &odd);
             for (int r = 0; r < kRows; ++r) {
                 uint32_t word;
                 __builtin_memcpy(&word, a + r * t.activation_stride + static_cast<size_t>(s) * 4, 4);
@@ -198,6 +209,8 @@ static inline void dot_fp32_columns(const LinearTile& t, const uint8_t* a, int c
     }
     for (int s = 0; s < t.steps; ++s) {
         const float* p = reinterpret_cast<const float*>(t.panel + static_cast<size_t>(s) * kPanelStep) + column;
+        if constexpr (kVecs * 16 < kPanel)
+            if (column == 0) fetch_step_ahead(t, a, reinterpret_cast<const uint8_t*>(p));
         V16 w[kVecs];
         for (int c = 0; c < kVecs; ++c) w[c] = load(p + c * 16);
         for (int r = 0; r < kRows; ++r) {
