@@ -11,7 +11,7 @@ from hotseat.core.request import RequestId
 from hotseat.profile.limits import LimitMeter, Limits, Work, last_level_cache_bytes
 from hotseat.profile.parts import Path as ComputePath
 from hotseat.profile.parts import Sample, StepPoint, StepSize, step_size
-from hotseat.profile.points import Point, choose
+from hotseat.profile.points import Point
 from hotseat.profile.shapes import attention_operations, kv_bytes_per_token, linear_shapes
 from hotseat.runner._native import supported_isas
 from runner.hand_batches import tiny_spec
@@ -28,16 +28,26 @@ LIMITS = Limits(bytes_per_s=1e9, operations_per_s={"avx2": {"int8": 4e9, "fp32":
 def test_the_slower_of_memory_and_arithmetic_is_the_limit() -> None:
     reads = Work(num_bytes=2_000_000, num_operations=4_000_000, dtype="int8")
     multiplies = Work(num_bytes=2_000_000, num_operations=40_000_000, dtype="int8")
-    assert LIMITS.least_seconds(reads, "avx2") == pytest.approx(0.002)
-    assert LIMITS.least_seconds(multiplies, "avx2") == pytest.approx(0.01)
+    assert LIMITS.least_seconds(reads, "avx2", 1e9) == pytest.approx(0.002)
+    assert LIMITS.least_seconds(multiplies, "avx2", 1e9) == pytest.approx(0.01)
 
 
-def test_a_point_shows_the_part_of_the_limit_that_it_reaches() -> None:
-    work = Work(num_bytes=1_000_000, num_operations=0, dtype="int8")
-    point = Point(kind="linear", name="qkv", size=1, dtype="int8", isa="avx2", work=work, seconds=[0.004, 0.002, 0.01])
-    assert point.share(LIMITS, "median") == pytest.approx(0.25)
+def test_a_point_is_compared_with_the_bandwidth_of_its_moment() -> None:
+    point = Point(
+        kind="linear",
+        name="qkv",
+        size=1,
+        dtype="int8",
+        isa="avx2",
+        work=Work(num_bytes=1_000_000, num_operations=0, dtype="int8"),
+        seconds=[0.004, 0.002, 0.01],
+        bytes_per_s=[5e8, 1e9, 1e8],
+    )
+    assert point.chosen("median") == (0.004, 5e8)
+    assert point.share(LIMITS, "median") == pytest.approx(0.5)
+    assert point.chosen("best") == (0.002, 1e9)
+    assert point.limit_s(LIMITS, "best") == pytest.approx(0.001)
     assert point.share(LIMITS, "best") == pytest.approx(0.5)
-    assert choose([3.0, 1.0], "median") == 2.0
 
 
 def test_the_shapes_of_a_model_hold_all_its_matrices() -> None:
@@ -77,19 +87,19 @@ def test_the_limit_of_a_step_adds_layers_head_and_attention() -> None:
     head_weights, layer_weights = 32 * 300, 3 * (32 * 128 + 64 * 32 + 32 * 96 + 48 * 32)
     assert head.num_bytes == 100_000 * head_weights // (head_weights + layer_weights)
     assert attention == Work(num_bytes=1000 * 384, num_operations=attention_operations(SPEC, 1000), dtype="fp32")
-    expected = sum(LIMITS.least_seconds(work, "avx2") for work in (layers, attention, head))
-    assert path.limit_s(LIMITS, [size, size]) == pytest.approx(2 * expected)
+    expected = sum(LIMITS.least_seconds(work, "avx2", 5e8) for work in (layers, attention, head))
+    assert path.limit_s(LIMITS, [size, size], 5e8) == pytest.approx(2 * expected)
     silent = StepSize(num_rows=8, num_samples=0, num_kv_positions=8, num_pairs=36)
     assert len(path.work(silent)) == 2, "no logits where nothing is sampled"
 
 
 def test_the_parts_of_a_step_add_up_to_its_whole() -> None:
     native = {"linear": 0.004, "attention": 0.001}
-    sample = Sample(total_s=0.01, scheduling_s=0.001, runner_s=0.002, native_s=native, sizes=())
+    sample = Sample(total_s=0.01, scheduling_s=0.001, runner_s=0.002, native_s=native, sizes=(), bytes_per_s=1e9)
     assert sample.loop_s == pytest.approx(0.002)
     path = ComputePath(spec=SPEC, dtype="int8", kv_dtype="bf16", isa="avx2", weight_bytes=100_000)
-    slow = Sample(total_s=0.03, scheduling_s=0.001, runner_s=0.002, native_s=native, sizes=())
-    slower = Sample(total_s=0.04, scheduling_s=0.001, runner_s=0.002, native_s=native, sizes=())
+    slow = Sample(total_s=0.03, scheduling_s=0.001, runner_s=0.002, native_s=native, sizes=(), bytes_per_s=1e9)
+    slower = Sample(total_s=0.04, scheduling_s=0.001, runner_s=0.002, native_s=native, sizes=(), bytes_per_s=1e9)
     point = StepPoint(kind="decode", size=8, context=160, path=path, samples=[slower, sample, slow])
     assert point.chosen("best") is sample
     assert point.chosen("median") is slow
@@ -113,7 +123,8 @@ def test_every_limit_of_every_instruction_set_is_measured(threads: int, monkeypa
     monkeypatch.setattr("hotseat.profile.limits.last_level_cache_bytes", lambda: 1 << 18)
     isas = list(supported_isas())
     meter = LimitMeter(isas=isas, dtypes=["bf16", "fp32", "int8"], threads=threads)
-    meter.measure()
+    meter.measure_arithmetic()
+    assert meter.measure_memory() > 0
     limits = meter.limits()
     assert limits.bytes_per_s > 0
     assert list(limits.operations_per_s) == isas

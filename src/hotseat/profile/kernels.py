@@ -15,7 +15,7 @@ from hotseat.profile.attention import attention_point
 from hotseat.profile.config import WEIGHT_DTYPES, KernelBenchOptions
 from hotseat.profile.limits import LimitMeter, Limits, Work, arithmetic_of, cold_bytes
 from hotseat.profile.pins import Pins
-from hotseat.profile.points import Measure, Point, choose, measure_in_turns, rounded
+from hotseat.profile.points import Measure, Point, measure_in_turns, rounded
 from hotseat.profile.shapes import LinearShape, linear_shapes
 from hotseat.profile.tables import describe_limits, format_points
 from hotseat.runner import _native
@@ -44,9 +44,9 @@ class KernelTimes:
             asdict(point)
             | {
                 "seconds": rounded(point.seconds),
-                "best_s": min(point.seconds),
-                "median_s": choose(point.seconds, "median"),
-                "limit_s": self.limits.least_seconds(point.work, point.isa),
+                "bytes_per_s": rounded(point.bytes_per_s),
+                "chosen_s": point.chosen(statistic)[0],
+                "limit_s": point.limit_s(self.limits, statistic),
                 "share": round(point.share(self.limits, statistic), 4),
             }
             for point in self.points

@@ -35,31 +35,40 @@ class Limits:
     bytes_per_s: float
     operations_per_s: Mapping[str, Mapping[str, float]]  # by instruction set, then dtype
 
-    def least_seconds(self, work: Work, isa: str) -> float:
-        """Return the time that ``work`` takes at the limit."""
+    def least_seconds(self, work: Work, isa: str, bytes_per_s: float) -> float:
+        """Return the time that ``work`` takes at the limit, when memory gives ``bytes_per_s``."""
         operations_s = work.num_operations / self.operations_per_s[isa][work.dtype]
-        return max(work.num_bytes / self.bytes_per_s, operations_s)
+        return max(work.num_bytes / bytes_per_s, operations_s)
 
 
 class LimitMeter:
-    """Measures the limits again and again, between other measurements; the best of each counts."""
+    """Measures the limits again and again, between other measurements.
+
+    Of the arithmetic the best counts. The bandwidth of memory changes with what else goes on in the machine, and in a
+    virtual one with where its CPUs are, so that each measurement is compared with the bandwidth of its moment.
+    """
 
     def __init__(self, *, isas: Sequence[str], dtypes: Sequence[str], threads: int) -> None:
         self._probe = _native.LimitProbe(threads=threads, buffer_bytes=2 * cold_bytes())
         self._bytes_per_s = 0.0
         self._operations_per_s = {isa: dict.fromkeys(dtypes, 0.0) for isa in isas}
 
-    def measure(self) -> None:
-        """Measure each limit a few times more; takes some milliseconds."""
+    def measure_arithmetic(self) -> None:
+        """Measure each peak a few times more; takes some milliseconds."""
         for isa, peaks in self._operations_per_s.items():
-            for _ in range(_TIMES):
-                self._bytes_per_s = max(self._bytes_per_s, self._probe.read_bandwidth(isa))
             for dtype in peaks:
                 peaks[dtype] = max(peaks[dtype], *(self._probe.peak(isa, dtype) for _ in range(_TIMES)))
 
+    def measure_memory(self) -> float:
+        """Return the bytes a second that are read now: the best of a few measurements of a millisecond."""
+        isa = list(self._operations_per_s)[-1]
+        bytes_per_s = max(self._probe.read_bandwidth(isa) for _ in range(_TIMES))
+        self._bytes_per_s = max(self._bytes_per_s, bytes_per_s)
+        return bytes_per_s
+
     def limits(self) -> Limits:
         """Return what was the best so far."""
-        assert self._bytes_per_s > 0, "nothing was measured"
+        assert self._bytes_per_s > 0, "memory was not measured"
         return Limits(bytes_per_s=self._bytes_per_s, operations_per_s=self._operations_per_s)
 
 

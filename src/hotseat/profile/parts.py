@@ -66,9 +66,9 @@ class Path:
             pieces.append(Work(num_bytes=head_bytes, num_operations=operations, dtype=arithmetic_of(self.dtype)))
         return tuple(pieces)
 
-    def limit_s(self, limits: Limits, sizes: Sequence[StepSize]) -> float:
-        """Return the least time of some steps, one after the other."""
-        return sum(limits.least_seconds(work, self.isa) for size in sizes for work in self.work(size))
+    def limit_s(self, limits: Limits, sizes: Sequence[StepSize], bytes_per_s: float) -> float:
+        """Return the least time of some steps, one after the other, when memory gives ``bytes_per_s``."""
+        return sum(limits.least_seconds(work, self.isa, bytes_per_s) for size in sizes for work in self.work(size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,7 @@ class Sample:
     runner_s: float  # the runner's Python
     native_s: dict[str, float]  # by kind of work
     sizes: tuple[StepSize, ...]  # of its steps
+    bytes_per_s: float  # that memory gave just before
 
     @property
     def loop_s(self) -> float:
@@ -108,4 +109,5 @@ class StepPoint:
 
     def limit_s(self, limits: Limits, statistic: str) -> float:
         """Return the time of the chosen sample at the machine's limits."""
-        return self.path.limit_s(limits, self.chosen(statistic).sizes)
+        chosen = self.chosen(statistic)
+        return self.path.limit_s(limits, chosen.sizes, chosen.bytes_per_s)

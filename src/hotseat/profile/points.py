@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hotseat.profile.limits import LimitMeter, Limits, Work
 
-__all__ = ["Measure", "Point", "choose", "measure_in_turns", "rounded"]
+__all__ = ["Measure", "Point", "measure_in_turns", "rounded"]
 
 Measure = Callable[[], float]
+
+_JOBS_BETWEEN_READINGS = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,25 +25,33 @@ class Point:
     isa: str
     work: Work
     seconds: list[float] = field(default_factory=list)
+    bytes_per_s: list[float] = field(default_factory=list)  # that memory gave just before
+
+    def chosen(self, statistic: str) -> tuple[float, float]:
+        """Return one measurement, seconds and bytes a second: the median, or the best, which was disturbed least."""
+        ordered = sorted(zip(self.seconds, self.bytes_per_s, strict=True))
+        return ordered[0 if statistic == "best" else len(ordered) // 2]
+
+    def limit_s(self, limits: Limits, statistic: str) -> float:
+        """Return the time at the machine's limit, when the chosen measurement was made."""
+        return limits.least_seconds(self.work, self.isa, self.chosen(statistic)[1])
 
     def share(self, limits: Limits, statistic: str) -> float:
         """Return the part of the machine's limit that is reached."""
-        return limits.least_seconds(self.work, self.isa) / choose(self.seconds, statistic)
+        return self.limit_s(limits, statistic) / self.chosen(statistic)[0]
 
 
-def choose(values: Sequence[float], statistic: str) -> float:
-    """Return the median, or the least: the one that other work disturbed least."""
-    return min(values) if statistic == "best" else statistics.median(values)
-
-
-def rounded(seconds: Sequence[float]) -> list[float]:
-    """Return times as they go into a file: four digits say all that there is to say."""
-    return [float(f"{value:.4g}") for value in seconds]
+def rounded(values: Sequence[float]) -> list[float]:
+    """Return numbers as they go into a file: four digits say all that there is to say."""
+    return [float(f"{value:.4g}") for value in values]
 
 
 def measure_in_turns(jobs: Sequence[tuple[Point, Measure]], meter: LimitMeter, num_rounds: int) -> None:
     """Measure every point once a round, so that a machine that slows down slows all of them, and its limits."""
     for _ in range(num_rounds):
-        meter.measure()
-        for point, measure in jobs:
+        meter.measure_arithmetic()
+        for index, (point, measure) in enumerate(jobs):
+            if index % _JOBS_BETWEEN_READINGS == 0:
+                bytes_per_s = meter.measure_memory()
             point.seconds.append(measure())
+            point.bytes_per_s.append(bytes_per_s)

@@ -119,10 +119,12 @@ def _measure_path(
     decodes = [StepPoint(kind="decode", size=size, context=options.context, path=path) for size in options.batches]
     prefills = [StepPoint(kind="prefill", size=size, context=size // 2, path=path) for size in options.prefills]
     for _ in range(options.num_rounds):
-        meter.measure()
+        meter.measure_arithmetic()
         for point in decodes:
+            world.bytes_per_s = meter.measure_memory()
             point.samples += world.decode(point.size)
         for point in prefills:
+            world.bytes_per_s = meter.measure_memory()
             point.samples.append(world.prefill(point.size))
     return decodes + prefills
 
@@ -171,6 +173,7 @@ class _World:
     """Scheduler, runner and loop, and requests that never end by themselves."""
 
     def __init__(self, runner: NativeRunner, config: RunnerConfig, options: StepBenchOptions, vocab_size: int) -> None:
+        self.bytes_per_s = 0.0  # that memory gives at this time
         self._options = options
         self._vocab_size = vocab_size
         self._random = random.Random(0)
@@ -220,6 +223,7 @@ class _World:
             runner_s=sum(sample.runner_s for sample in samples),
             native_s={kind: sum(sample.native_s[kind] for sample in samples) for kind in kinds},
             sizes=tuple(size for sample in samples for size in sample.sizes),
+            bytes_per_s=self.bytes_per_s,
         )
 
     def _step(self) -> tuple[Sample, bool]:
@@ -237,6 +241,7 @@ class _World:
             runner_s=runner.seconds - sum(runner.native_s.values()),
             native_s=runner.native_s,
             sizes=(size,),
+            bytes_per_s=self.bytes_per_s,
         )
         return sample, any(update.new_token_ids for update in updates)
 

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from hotseat.profile.limits import Limits
 from hotseat.profile.parts import StepPoint
-from hotseat.profile.points import Point, choose
+from hotseat.profile.points import Point
 
 __all__ = ["describe_limits", "format_points", "format_steps"]
 
@@ -16,7 +16,9 @@ _SIZE_NAMES = {"linear": "rows", "decode attention": "context", "prefill attenti
 
 def describe_limits(limits: Limits, threads: int) -> str:
     """Return what the machine can do at most, a line for each instruction set."""
-    lines = [f"{threads} thread{'s' if threads > 1 else ''} read {limits.bytes_per_s / 1e9:.1f} GB/s from memory"]
+    lines = [
+        f"{threads} thread{'s' if threads > 1 else ''} read {limits.bytes_per_s / 1e9:.1f} GB/s from memory at best"
+    ]
     for isa, peaks in limits.operations_per_s.items():
         rates = ", ".join(f"{dtype} {rate / 1e9:.0f}" for dtype, rate in peaks.items())
         lines.append(f"and multiply at most, in GOP/s, with {isa}: {rates}")
@@ -36,11 +38,11 @@ def format_points(points: Sequence[Point], limits: Limits, statistic: str) -> st
 
 def _rows(points: Sequence[Point], limits: Limits, statistic: str) -> Iterator[str]:
     for point in points:
-        seconds = choose(point.seconds, statistic)
+        seconds, _ = point.chosen(statistic)
         yield (
             f"{point.name:<18}{point.size:>8}{1e6 * seconds:>11.1f}{point.work.num_bytes / seconds / 1e9:>9.1f}"
             f"{point.work.num_operations / seconds / 1e9:>9.1f}"
-            f"{1e6 * limits.least_seconds(point.work, point.isa):>11.1f}"
+            f"{1e6 * point.limit_s(limits, statistic):>11.1f}"
             f"{100 * point.share(limits, statistic):>7.0f}%"
         )
 
