@@ -56,7 +56,10 @@ async def stream(client: HttpClient, prompt: str, max_tokens: int, seen: Observe
                 seen.num_prompt_tokens += chunk["usage"]["prompt_tokens"]
 
     body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-    body["stream_options"] = {"include_usage": True}
+    body |= {
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }  # a chunk for tokens without text, too
     response = await client.post("/v1/completions", json.dumps(body).encode(), on_body)
     if response.status != 200:
         raise SystemExit(f"status {response.status}: {response.body[:300]!r}")

@@ -181,3 +181,12 @@ def test_shared_options_have_one_default() -> None:
     for name in shared:
         assert runner[name].default == scheduler[name].default
         assert name in ENGINE_OPTIONS
+
+
+def test_steps_are_measured_before_the_first_request_when_there_is_a_latency_target(model: str) -> None:
+    options = {"num_kv_blocks": 50, "max_model_len": "300"}
+    with_target, without = assembled(model, target_itl_ms=50, **options), assembled(model, **options)
+    for assembly in (with_target, without):
+        assembly.make_step_loop().close()
+    assert with_target.scheduler.stats().num_steps > 4
+    assert without.scheduler.stats().num_steps == 0

@@ -18,7 +18,7 @@ from hotseat.core.batch import Runner
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.policy import Policy
 from hotseat.core.scheduler import Scheduler
-from hotseat.engine import Engine, EngineConfig, EventSink, MonotonicClock, StepLoop
+from hotseat.engine import Engine, EngineConfig, EventSink, MonotonicClock, StepLoop, warm_up
 from hotseat.errors import ConfigError
 from hotseat.models import (
     DEFAULT_MODEL,
@@ -226,20 +226,31 @@ class Assembly:
             "eos_token_ids": self.eos_token_ids,
         }
 
-    def make_step_loop(self, sinks: Sequence[EventSink] = ()) -> StepLoop:
+    def make_step_loop(self) -> StepLoop:
         """Return the loop for a caller that runs the steps itself."""
-        return StepLoop(self.scheduler, self.runner, clock=MonotonicClock(), sinks=sinks)
+        self._warm_up()
+        return StepLoop(self.scheduler, self.runner, clock=MonotonicClock())
 
-    def make_engine(self, sinks: Sequence[EventSink] = ()) -> Engine:
-        """Return the engine, whose own thread runs the steps once it is started."""
+    def make_engine(self, sinks: Sequence[EventSink] = (), recorders: Sequence[EventSink] = ()) -> Engine:
+        """Return the engine, whose own thread runs the steps once it is started.
+
+        ``recorders`` are told of all steps from the scheduler's first on, ``sinks`` of what clients asked for.
+        """
+        self._warm_up(recorders)
         config = self.args.engine
         return Engine(
             self.scheduler,
             self.runner,
-            sinks=sinks,
+            sinks=[*sinks, *recorders],
             stall_timeout_s=config.stall_timeout_s,
             num_step_records=config.num_step_records,
         )
+
+    def _warm_up(self, recorders: Sequence[EventSink] = ()) -> None:
+        """Measure steps when the scheduler has a latency target to keep."""
+        if self.scheduler_config.target_itl_ms is not None:
+            loop = StepLoop(self.scheduler, self.runner, clock=MonotonicClock(), sinks=recorders)
+            warm_up(loop, self.scheduler_config)
 
 
 def assemble(args: EngineArgs) -> Assembly:

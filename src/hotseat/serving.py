@@ -96,11 +96,12 @@ def _services(
     sinks: list[EventSink] = [metrics]
     if observers.enable_log_requests:
         sinks.append(RequestLog())
+    recorders: list[EventSink] = []
     if "record" in files:
-        sinks.append(RecordWriter(files["record"]))
+        recorders.append(RecordWriter(files["record"]))
     if "record_requests" in files:
-        sinks.append(RequestWriter(files["record_requests"], scheduling.block_size))
-    engine = assembly.make_engine(sinks)
+        recorders.append(RequestWriter(files["record_requests"], scheduling.block_size))
+    engine = assembly.make_engine(sinks, recorders)
     exposition = Exposition(
         metrics,
         model_name=names[0],

@@ -16,7 +16,7 @@ from engine.fakes import FakeRunner, token_at
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.request import FinishReason, Request, RequestId, SamplingParams
 from hotseat.core.scheduler import Scheduler
-from hotseat.engine import Engine
+from hotseat.engine import Engine, MonotonicClock, StepLoop, warm_up
 from hotseat.sim import read_arrivals
 from hotseat.sim.replay import RecordError, read_records, replay
 from hotseat.telemetry import RecordWriter, RequestWriter
@@ -70,7 +70,10 @@ def recorded(tmp_path: Path, config: SchedulerConfig, fails: Any = lambda batch:
         return EOS if position % 37 == 36 else token_at(position)
 
     runner = FakeRunner(fails=fails, script=script)
-    engine = Engine(Scheduler(config), runner, sinks=[RecordWriter(steps), RequestWriter(requests, config.block_size)])
+    scheduler, sinks = Scheduler(config), [RecordWriter(steps), RequestWriter(requests, config.block_size)]
+    if config.target_itl_ms is not None:
+        warm_up(StepLoop(scheduler, runner, clock=MonotonicClock(), sinks=sinks), config)
+    engine = Engine(scheduler, runner, sinks=sinks)
     engine.start()
 
     async def load() -> None:
@@ -108,7 +111,7 @@ def test_a_replay_of_an_engines_own_step_times_forms_the_same_batches(tmp_path: 
     config = SchedulerConfig(**(OPTIONS | options))
     steps, requests = recorded(tmp_path, config)
     arrivals = read_arrivals(requests, block_size=config.block_size)
-    assert len(arrivals) == 120
+    assert len([arrival for arrival in arrivals if not arrival.id.startswith("warm-up")]) == 120
     result = replay(config, arrivals, read_records(steps))
     assert result.differences == []
     assert result.is_equal

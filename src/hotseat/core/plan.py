@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hotseat.core.batch import Batch, Chunk, NewBlocks, Seating
+from hotseat.core.budget import PrefillTime
 from hotseat.core.request import Request, RequestId
 
 __all__ = ["Plan"]
@@ -16,12 +17,14 @@ class Plan:
     """What ``schedule`` collects until the batch is closed."""
 
     __slots__ = (
-        *("aside", "batch", "chunk_cap", "closed_lanes", "grown", "held_up", "left", "now", "served", "victims"),
+        *("aside", "batch", "chunk_cap", "closed_lanes", "grown", "held_up", "left", "now"),
+        *("served", "time", "victims"),
     )
 
-    def __init__(self, batch: Batch, now: float, chunk_cap: int) -> None:
+    def __init__(self, batch: Batch, now: float, chunk_cap: int, time: PrefillTime | None) -> None:
         self.batch = batch
         self.now = now
+        self.time = time  # for prefills, beside the budget of tokens
         self.chunk_cap = chunk_cap  # tokens of one prompt in this step
         self.left = batch.budget  # tokens
         self.held_up = ""  # why nobody else is admitted in this step
@@ -72,13 +75,17 @@ class Plan:
         """Give ``request`` the next chunk of its prompt, at most ``limit`` tokens; return how many it was."""
         assert request.seat is not None, f"{request.id} computes without a seat"
         start, total = request.num_computed_tokens, request.num_seated_tokens
-        size = min(total - start, limit, self.left, self.chunk_cap)
-        if size <= 0:
-            return 0
-        end = start + size
-        writes_kv = end > request.num_shared_tokens
-        self.batch.chunks.append(Chunk(request.seat, request.id, start, end, end == total, writes_kv))
-        self.batch.prefill_totals.append(total)
-        self.served.add(request.id)
-        self.left -= size
-        return size
+        wanted = size = min(total - start, limit, self.left, self.chunk_cap)
+        if size > 0 and self.time is not None:
+            size = self.time.take(start, size)
+        if size > 0:
+            end = start + size
+            writes_kv = end > request.num_shared_tokens
+            self.batch.chunks.append(Chunk(request.seat, request.id, start, end, end == total, writes_kv))
+            self.batch.prefill_totals.append(total)
+            self.served.add(request.id)
+            self.left -= size
+        if size < wanted:  # the time is up, and what is left of the budget goes with it
+            self.batch.budget -= self.left
+            self.left = 0
+        return max(0, size)

@@ -237,10 +237,11 @@ class Scheduler:
     # The phases of schedule
 
     def _begin_step(self, now: float) -> Plan:
-        batch = Batch(step=self._num_steps, chunks=[], budget=self._budget.tokens(self._running))
+        budget, time = self._budget.next(self._running)
+        batch = Batch(step=self._num_steps, chunks=[], budget=budget)
         self._num_steps += 1
         self._scheduled_at = now
-        return Plan(batch, now, self.config.long_prefill_token_threshold or batch.budget)
+        return Plan(batch, now, self.config.long_prefill_token_threshold or budget, time)
 
     def _end_overdue(self, plan: Plan) -> None:
         for request, why in self._limits.overdue(plan.now):

@@ -1,8 +1,11 @@
 """How long a step will take, learned from those that were run.
 
-    seconds = base + decode · rows + prefill · tokens + context · attended positions
+    seconds = base + decode · decodes + prefill · tokens + read · positions + attend · pairs
 
-The four coefficients are fitted online by recursive least squares with forgetting, so that they follow the machine.
+A decode reads the positions before it from memory, a prefill multiplies each of its tokens with all positions before:
+both grow with the context, at different rates. The coefficients are those with the least squared relative error over
+the past steps, none of them negative; older steps count less. Steps with and without prefill are forgotten apart, so
+that an hour of decodes does not wipe out what a prefill costs.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ from typing import NamedTuple
 
 __all__ = ["StepLoad", "StepTimePredictor"]
 
-FORGETTING = 0.99  # weight of the past after each step
-MAX_COVARIANCE = 1000.0  # of a coefficient
+FORGETTING = 0.98  # weight of the past after each step of the same kind
+RIDGE = 1e-6  # keeps the equations solvable while some feature was never seen
 MIN_STEPS = 4  # before these, the fit says nothing
-FIRST_PREFILL = 64  # tokens of prefill that a step dares to take when nothing is known
-GROWTH = 2  # times the largest prefill seen that a step dares to take
-MIN_PREFILL = 16  # tokens that a step takes in any case, so that nobody starves
 MAX_SURPRISE = 1.0  # a step that took more than that many times longer than predicted counts as if it had been that
-SCALES = (1.0, 64.0, 512.0, 65536.0)  # bring the features to the same size
+TAIL = 0.05  # part of the steps with prefill that may take longer than predicted · margin
+TAIL_RATE = 0.02  # how fast the margin follows them
+MAX_MARGIN = 1.5
+SCALES = (1.0, 64.0, 512.0, 65536.0, 65536.0)  # bring the features to the same size
+NUM_FEATURES = len(SCALES)
 
 
 class StepLoad(NamedTuple):
@@ -26,67 +30,101 @@ class StepLoad(NamedTuple):
 
     num_decodes: int
     num_prefill_tokens: int
-    num_attended: int  # positions read by all rows together
+    num_positions: int  # read by the decodes together
+    num_pairs: int  # of a prefill token with a position up to its own
 
     def features(self) -> list[float]:
         """Return the regression's row."""
-        values = (1, self.num_decodes, self.num_prefill_tokens, self.num_attended)
-        return [value / scale for value, scale in zip(values, SCALES, strict=True)]
+        return [value / scale for value, scale in zip((1, *self), SCALES, strict=True)]
+
+
+class _Moments:
+    """Weighted sums over steps: the normal equations of their fit."""
+
+    def __init__(self) -> None:
+        self.squares = [[0.0] * NUM_FEATURES for _ in SCALES]
+        self.products = [0.0] * NUM_FEATURES
+
+    def add(self, x: list[float], y: float) -> None:
+        """Take in a step; its weight makes errors relative."""
+        weight = 1 / (y * y)
+        for i, row in enumerate(self.squares):
+            weighted = weight * x[i]
+            self.squares[i] = [FORGETTING * old + weighted * value for old, value in zip(row, x, strict=True)]
+            self.products[i] = FORGETTING * self.products[i] + weighted * y
 
 
 class StepTimePredictor:
-    """Predicts step times and turns a target into a budget of prefill tokens."""
+    """Predicts step times, and knows by how much they are exceeded."""
 
     def __init__(self) -> None:
         self.num_steps = 0
         self.error = 0.0  # running mean of |predicted - taken| / taken
-        self._coefficients = [0.0] * 4
-        self._covariance = [[MAX_COVARIANCE / 10 if i == j else 0.0 for j in range(4)] for i in range(4)]
-        self._largest_prefill = 0
+        self.margin = 1.0  # taken / predicted, which all but a few steps stay below
+        self.largest_prefill = 0  # tokens
+        self._coefficients = [0.0] * NUM_FEATURES
+        self._decodes, self._prefills = _Moments(), _Moments()
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether enough steps were seen."""
+        return self.num_steps >= MIN_STEPS
 
     def predict(self, load: StepLoad) -> float:
         """Return the expected seconds of a step."""
-        return sum(max(0.0, c) * x for c, x in zip(self._coefficients, load.features(), strict=True))
+        return sum(c * x for c, x in zip(self._coefficients, load.features(), strict=True))
+
+    def prefill_rates(self) -> tuple[float, float]:
+        """Return the seconds of one prefill token, and of one pair."""
+        return self._coefficients[2] / SCALES[2], self._coefficients[4] / SCALES[4]
 
     def observe(self, load: StepLoad, seconds: float) -> None:
         """Learn from a step that took ``seconds``."""
         if seconds <= 0:
             return
         predicted = self.predict(load)
-        if self.num_steps >= MIN_STEPS:
+        if self.is_ready and predicted > 0:
             self.error += 0.05 * (abs(predicted - seconds) / seconds - self.error)
-            seconds = min(seconds, predicted * (1 + MAX_SURPRISE)) if predicted > 0 else seconds
-        self._fit(load.features(), seconds)
-        self._largest_prefill = max(self._largest_prefill, load.num_prefill_tokens)
+            if load.num_prefill_tokens:
+                self._follow_tail(seconds / predicted)
+            seconds = min(seconds, predicted * (1 + MAX_SURPRISE))
+        (self._prefills if load.num_prefill_tokens else self._decodes).add(load.features(), seconds)
+        self._fit()
+        self.largest_prefill = max(self.largest_prefill, load.num_prefill_tokens)
         self.num_steps += 1
 
-    def prefill_budget(
-        self, num_decodes: int, num_attended: int, prefill_start: int, target_s: float, limit: int
-    ) -> int:
-        """Return how many prefill tokens fit in ``target_s`` beside the decodes, at least a few, at most ``limit``.
+    def _follow_tail(self, ratio: float) -> None:
+        self.margin += TAIL_RATE * (1 - TAIL if ratio > self.margin else -TAIL)
+        self.margin = min(MAX_MARGIN, max(1.0, self.margin))
 
-        The decodes attend ``num_attended`` positions; the prefill begins at position ``prefill_start`` of its prompt.
-        """
-        if self.num_steps < MIN_STEPS:
-            return min(limit, FIRST_PREFILL)
-        low, high = 0, min(limit, max(FIRST_PREFILL, GROWTH * self._largest_prefill))
-        while low < high:
-            middle = (low + high + 1) // 2
-            attended = num_attended + middle * prefill_start + middle * middle // 2
-            if self.predict(StepLoad(num_decodes, middle, attended)) <= target_s:
-                low = middle
-            else:
-                high = middle - 1
-        return min(limit, max(low, MIN_PREFILL))
+    def _fit(self) -> None:
+        """Solve for the coefficients; while one is negative, leave out the most negative one."""
+        every = range(NUM_FEATURES)
+        squares = [[self._decodes.squares[i][j] + self._prefills.squares[i][j] for j in every] for i in every]
+        products = [self._decodes.products[i] + self._prefills.products[i] for i in every]
+        ridge = RIDGE * max(squares[i][i] for i in every)
+        used, solution = list(every), [0.0]
+        while used:
+            rows = [[squares[i][j] + ridge * (i == j) for j in used] + [products[i]] for i in used]
+            solution = _solved(rows)
+            lowest = min(range(len(used)), key=solution.__getitem__)
+            if solution[lowest] >= 0:
+                break
+            del used[lowest]
+        self._coefficients = [0.0] * NUM_FEATURES
+        for i, value in zip(used, solution, strict=bool(used)):
+            self._coefficients[i] = value
 
-    def _fit(self, x: list[float], y: float) -> None:
-        covariance = self._covariance
-        px = [sum(p * value for p, value in zip(row, x, strict=True)) for row in covariance]
-        # Forgetting what brings no news makes the covariance of a feature that is absent for long grow without end.
-        forgetting = FORGETTING if max(covariance[i][i] for i in range(4)) < MAX_COVARIANCE else 1.0
-        denominator = forgetting + sum(value * p for value, p in zip(x, px, strict=True))
-        surprise = y - sum(c * value for c, value in zip(self._coefficients, x, strict=True))
-        self._coefficients = [c + p / denominator * surprise for c, p in zip(self._coefficients, px, strict=True)]
-        for i, row in enumerate(covariance):
-            for j in range(4):
-                row[j] = (row[j] - px[i] * px[j] / denominator) / forgetting
+
+def _solved(rows: list[list[float]]) -> list[float]:
+    """Solve positive definite equations, each a row of coefficients and the right-hand side; ``rows`` is used up."""
+    size = len(rows)
+    for k, pivot in enumerate(rows):
+        for row in rows[k + 1 :]:
+            factor = row[k] / pivot[k]
+            row[k:] = [value - factor * other for value, other in zip(row[k:], pivot[k:], strict=True)]
+    solution = [0.0] * size
+    for k in reversed(range(size)):
+        known = sum(rows[k][j] * solution[j] for j in range(k + 1, size))
+        solution[k] = (rows[k][size] - known) / rows[k][k]
+    return solution

@@ -10,6 +10,7 @@ from hotseat.engine.ports import Clock, EventSink, MonotonicClock, VirtualClock
 from hotseat.engine.records import StepRing
 from hotseat.engine.step_loop import StepLoop
 from hotseat.engine.stream import RequestStream, UpdateStream
+from hotseat.engine.warm_up import warm_up
 
 __all__ = [
     "Clock",
@@ -23,4 +24,5 @@ __all__ = [
     "StepRing",
     "UpdateStream",
     "VirtualClock",
+    "warm_up",
 ]
