@@ -5,6 +5,7 @@ alone. Then many of them run at once, at a concurrency that keeps changing, stre
 in mid-stream. Every answer that was not cut off must equal its solo run, token ids and log-probabilities included, and
 when all is over no seat and no block may be in use. Exit status 1 otherwise.
 
+python benchmarks/soak.py --requests 10000 --distinct 300 --save soak-int8
 python benchmarks/soak.py --requests 1000 -- --dtype fp32 --num-kv-blocks 600
 """
 
@@ -17,13 +18,16 @@ import random
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hotseat.bench.http_client import HttpClient
+from hotseat.bench.report import describe_machine
 from hotseat.bench.stream import EventSplitter
 from server_process import running_server
 
+RESULTS = Path(__file__).resolve().parent / "results"
 QUIET_S = 1.0  # after which everything must be free
 STARTS = (
     "The harbour at the end of the line was",
@@ -141,7 +145,7 @@ async def in_use(client: HttpClient) -> dict[str, float]:
     return found
 
 
-async def soak(url: str, chosen: argparse.Namespace) -> bool:
+async def soak(url: str, chosen: argparse.Namespace) -> dict[str, Any]:
     rng, client = random.Random(chosen.seed), HttpClient(url)
     bodies = distinct_requests(chosen.distinct, rng)
     solo = [await ask(client, body, stream=False) for body in bodies]
@@ -160,9 +164,19 @@ async def soak(url: str, chosen: argparse.Namespace) -> bool:
     await asyncio.sleep(QUIET_S)
     usage = await in_use(client)
     client.close()
-    elapsed = time.monotonic() - started_at
-    sys.stdout.write(f"{wave} waves in {elapsed:.0f} s: {dict(total)}\nin use {QUIET_S} s after the end: {usage}\n")
-    return not total["different"] and not total["failed"] and not any(usage.values())
+    return {
+        **{name: total[name] for name in ("compared", "different", "failed", "cut_off")},
+        "num_waves": wave,
+        "elapsed_s": time.monotonic() - started_at,
+        "in_use_after_the_end": usage,
+    }
+
+
+def save(name: str, chosen: argparse.Namespace, outcome: dict[str, Any]) -> None:
+    options = {key: value for key, value in vars(chosen).items() if key != "save"}
+    machine = asdict(describe_machine())
+    record = {"command": " ".join(sys.argv), "options": options, "machine": machine, "outcome": outcome}
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def main() -> None:
@@ -172,11 +186,15 @@ def main() -> None:
     parser.add_argument("--hang-ups", type=float, default=0.3, help="share of clients that may hang up")
     parser.add_argument("--max-s", type=float, default=1200.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
     parser.add_argument("options", nargs="*", help="options of the server, after --")
     chosen = parser.parse_args()
     with running_server(chosen.options) as server:
-        passed = asyncio.run(soak(server.url, chosen))
-    sys.exit(0 if passed else 1)
+        outcome = asyncio.run(soak(server.url, chosen))
+    sys.stdout.write(f"{json.dumps(outcome)}\n")
+    if chosen.save:
+        save(chosen.save, chosen, outcome)
+    sys.exit(1 if outcome["different"] or outcome["failed"] or any(outcome["in_use_after_the_end"].values()) else 0)
 
 
 if __name__ == "__main__":
