@@ -113,31 +113,34 @@ static int32_t quantize(const float* x, int n, int8_t* out, float* scale) {
     const V16 zero = set1(0.0f);
     V16 largest = zero, poison = zero;  // poison becomes NaN where a value is NaN or infinite
     int i = 0;
-    for (; i < n; i += 16) {
-        const V16 v = n - i >= 16 ? load(x + i) : load_tail(x + i, n - i);
+    const auto look_at = [&](V16 v) {
         largest = max(abs(v), largest);
         poison = fma(v, zero, poison);
-    }
+    };
+    for (; i + 16 <= n; i += 16) look_at(load(x + i));
+    if (const int left = n % 16; left > 0) look_at(load_tail(x + i, left));
     float peak = reduce_max(largest);
     if (peak < 1e-30f) peak = 0.0f;
     // A broken row gets a NaN scale: it stays visibly broken, and only itself.
     *scale = reduce_add(poison) == 0.0f ? peak / 127.0f : __builtin_nanf("");
     const V16 inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
     const V16 low = set1(-127.0f), high = set1(127.0f);
-    int32_t sum = 0;
-    for (i = 0; i < n; i += 16) {
-        const int m = n - i < 16 ? n - i : 16;
-        const V16 v = m == 16 ? load(x + i) : load_tail(x + i, m);
-        // min and max also turn NaN into a number, whose conversion is defined.
-        // never undefined behaviour.
-        const V16 q = min(max(round_even(mul(v, inverse)), low), high);
-        int8_t bytes[16];
-        store_int8(m == 16 ? out + i : bytes, q);
-        if (m < 16)
-            for (int j = 0; j < m; ++j) out[i + j] = bytes[j];
-        for (int j = 0; j < m; ++j) sum += out[i + j];
+    // min and max also turn NaN into a number, whose conversion is defined.
+    const auto codes = [&](V16 v) { return min(max(round_even(mul(v, inverse)), low), high); };
+    V16 sums = zero;  // of integers far below 2^24: exact
+    for (i = 0; i + 16 <= n; i += 16) {
+        const V16 q = codes(load(x + i));
+        store_int8(out + i, q);
+        sums = add(sums, q);
     }
-    return sum;
+    if (const int left = n % 16; left > 0) {
+        const V16 q = codes(load_tail(x + i, left));
+        int8_t bytes[16];
+        store_int8(bytes, q);
+        for (int j = 0; j < left; ++j) out[i + j] = bytes[j];
+        sums = add(sums, q);
+    }
+    return static_cast<int32_t>(reduce_add(sums));
 }
 
 static void to_bf16(const float* x, int n, uint16_t* out) {
