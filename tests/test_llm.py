@@ -30,6 +30,12 @@ def texts(outputs: list[RequestOutput]) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
+@pytest.mark.parametrize("prompts", [123, None, [4.5], ["a", {"text": "b"}], b"bytes"])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="a prompt is a text"):
+        llm.generate(prompts, GREEDY, use_tqdm=False)
+
+
 def test_outputs_are_in_the_order_of_the_prompts(llm: LLM) -> None:
     prompts = [f"number {index} of the prompts" for index in range(10)]
     params = [SamplingParams(temperature=0, max_tokens=10 - index, ignore_eos=True) for index in range(10)]

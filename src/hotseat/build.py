@@ -20,6 +20,7 @@ from hotseat.core.policy import Policy
 from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine, EngineConfig, EventSink, MonotonicClock, StepLoop, warm_up
 from hotseat.errors import ConfigError
+from hotseat.generation import ModelLimits
 from hotseat.models import (
     DEFAULT_MODEL,
     DecoderSpec,
@@ -218,13 +219,14 @@ class Assembly:
         own = self.model.generation_config
         return {name: value for name in _SAMPLING_DEFAULTS if (value := getattr(own, name)) is not None}
 
-    def generator_limits(self) -> dict[str, Any]:
-        """Return the keywords of ``Generator`` and ``OfflineGenerator`` that the model decides."""
-        return {
-            "max_model_len": self.scheduler_config.max_model_len,
-            "vocab_size": self.model.spec.vocab_size,
-            "eos_token_ids": self.eos_token_ids,
-        }
+    @property
+    def limits(self) -> ModelLimits:
+        """What the model decides about its requests."""
+        return ModelLimits(
+            max_model_len=self.scheduler_config.max_model_len,
+            vocab_size=self.model.spec.vocab_size,
+            eos_token_ids=self.eos_token_ids,
+        )
 
     def make_step_loop(self) -> StepLoop:
         """Return the loop for a caller that runs the steps itself."""

@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -91,7 +91,7 @@ class LLM:
         values: dict[str, Any] = {"cache_dir": build.default_cache_dir(os.environ)} | options
         self._assembly = build.assemble(build.EngineArgs.from_values(values | {"model": model}, "for LLM"))
         self._loop = self._assembly.make_step_loop()
-        self._generator = OfflineGenerator(self._loop, self._assembly.tokenizer, **self._assembly.generator_limits())
+        self._generator = OfflineGenerator(self._loop, self._assembly.tokenizer, self._assembly.limits)
         self._num_requests = 0
 
     def __enter__(self) -> LLM:
@@ -135,7 +135,8 @@ class LLM:
         Raises:
             InvalidRequestError: a prompt or its parameters do not fit the model; nothing has been run then.
         """
-        many = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+        is_one = isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable)
+        many: Iterable[Any] = [prompts] if is_one else prompts
         return self._run([_read_prompt(prompt) for prompt in many], sampling_params, use_tqdm, priority, special=True)
 
     def chat(
@@ -238,7 +239,7 @@ class LLM:
         return str(self._num_requests - 1)
 
 
-def _read_prompt(prompt: Prompt) -> str | list[int]:
+def _read_prompt(prompt: object) -> str | list[int]:
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, Mapping):

@@ -113,7 +113,7 @@ def _services(
     _log_capacity(assembly)
     return ServerServices(
         engine=engine,
-        generator=Generator(engine, assembly.tokenizer, **assembly.generator_limits()),
+        generator=Generator(engine, assembly.tokenizer, assembly.limits),
         tokenizer=assembly.tokenizer,
         model=ModelInfo(
             served_names=names, max_model_len=scheduling.max_model_len, created=int(time.time()), root=str(model.path)
@@ -123,6 +123,7 @@ def _services(
         render_metrics=exposition.render,
         honours_priority=scheduling.scheduling_policy != "fcfs",
         max_num_seqs=scheduling.max_num_seqs,
+        max_num_queued_reqs=scheduling.max_num_queued_reqs,
         tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
     )
 

@@ -14,7 +14,7 @@ from generation.byte_tokenizer import BOS, EOS, VOCAB_SIZE, byte_tokenizer, ids_
 from hotseat.core.request import FinishReason, RequestId, RequestStatus, SamplingParams
 from hotseat.engine import StepLoop, VirtualClock
 from hotseat.errors import EngineStoppedError, InvalidRequestError, PromptTooLongError
-from hotseat.generation import Generator, Job, OfflineGenerator, OutputDelta
+from hotseat.generation import Generator, Job, ModelLimits, OfflineGenerator, OutputDelta
 from hotseat.text import Tokenizer
 
 MAX_MODEL_LEN = 512
@@ -40,13 +40,15 @@ class Setting:
         self.generator = generator
 
 
+def limits(**options: object) -> ModelLimits:
+    return ModelLimits(**({"max_model_len": MAX_MODEL_LEN, "vocab_size": byte_tokenizer().vocab_size} | options))  # type: ignore[arg-type]
+
+
 @contextmanager
 def generating(*texts: str, **options: object) -> Iterator[Setting]:
     runner = FakeRunner(script=spelling(*texts)) if texts else FakeRunner(script=lambda request_id, position: 65)
     with StartedEngine(make_scheduler(**options), runner) as started:
-        generator = Generator(
-            started.engine, byte_tokenizer(), max_model_len=MAX_MODEL_LEN, eos_token_ids=frozenset({EOS})
-        )
+        generator = Generator(started.engine, byte_tokenizer(), limits(eos_token_ids=frozenset({EOS})))
         yield Setting(started, generator)
         generator.close()
 
@@ -263,7 +265,7 @@ def test_max_tokens_may_fill_the_context_to_the_last_token() -> None:
 
 def test_default_max_tokens_is_for_requests_that_set_none() -> None:
     async def scenario(started: StartedEngine) -> list[int]:
-        generator = Generator(started.engine, byte_tokenizer(), max_model_len=MAX_MODEL_LEN, default_max_tokens=7)
+        generator = Generator(started.engine, byte_tokenizer(), limits(default_max_tokens=7))
         lengths = [len(texts_of(await collect(generator, PROMPT, max_tokens=limit))[0]) for limit in (None, 9)]
         generator.close()
         return lengths
@@ -321,7 +323,7 @@ def test_seeds_differ_between_sequences_and_the_first_keeps_the_callers() -> Non
 
 def test_failure_in_the_engine_ends_the_sequence_with_its_message() -> None:
     async def scenario(started: StartedEngine) -> list[list[OutputDelta]]:
-        generator = Generator(started.engine, byte_tokenizer(), max_model_len=MAX_MODEL_LEN)
+        generator = Generator(started.engine, byte_tokenizer(), limits())
         steps = await collect(generator, PROMPT)
         generator.close()
         return steps
@@ -348,7 +350,7 @@ def test_long_prompts_are_tokenized_off_the_event_loop_and_short_ones_on_it() ->
             return super().encode(text, add_special_tokens)
 
     async def scenario(started: StartedEngine) -> None:
-        generator = Generator(started.engine, byte_tokenizer(Watched), max_model_len=40_000)
+        generator = Generator(started.engine, byte_tokenizer(Watched), limits(max_model_len=40_000))
         for length in (10, 20_000):
             with pytest.raises(PromptTooLongError):  # by the scheduler: it came so far
                 await collect(generator, "x" * length, max_tokens=1)
@@ -371,7 +373,7 @@ def test_text_that_is_far_too_long_costs_only_its_head() -> None:
 
     lengths: list[int] = []
     loop = StepLoop(make_scheduler(), FakeRunner(), clock=VirtualClock())
-    generator = OfflineGenerator(loop, byte_tokenizer(Watched), max_model_len=32)
+    generator = OfflineGenerator(loop, byte_tokenizer(Watched), limits(max_model_len=32))
     with pytest.raises(PromptTooLongError, match="1000000 characters, of which the first 512 alone are 512 tokens"):
         next(generator.generate([Job(prompt="x" * 1_000_000, params=SamplingParams())]))
     assert lengths == [512]
@@ -379,7 +381,7 @@ def test_text_that_is_far_too_long_costs_only_its_head() -> None:
 
 def make_offline(*texts: str) -> tuple[OfflineGenerator, StepLoop]:
     loop = StepLoop(make_scheduler(), FakeRunner(script=spelling(*texts)), clock=VirtualClock())
-    generator = OfflineGenerator(loop, byte_tokenizer(), max_model_len=MAX_MODEL_LEN, eos_token_ids=frozenset({EOS}))
+    generator = OfflineGenerator(loop, byte_tokenizer(), limits(eos_token_ids=frozenset({EOS})))
     return generator, loop
 
 

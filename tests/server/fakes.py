@@ -18,7 +18,7 @@ from hotseat.core.batch import Batch, Chunk, SampledToken, Seating, StepOutput, 
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine
-from hotseat.generation import Generator
+from hotseat.generation import Generator, ModelLimits
 from hotseat.server import ModelInfo, ServerConfig, ServerServices, create_app
 from hotseat.text import ChatTemplate, Tokenizer
 
@@ -217,17 +217,14 @@ class FakeServer:
         services_overrides = overrides.pop("services", {})
         starts = overrides.pop("starts", True)
         self.runner = runner or FakeRunner()
-        limits = {"max_model_len": 512, "num_kv_blocks": 256, "max_num_seqs": 8, "max_num_batched_tokens": 64}
-        self.scheduling = SchedulerConfig(**{**limits, **overrides})
+        bounds = {"max_model_len": 512, "num_kv_blocks": 256, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+        self.scheduling = SchedulerConfig(**{**bounds, **overrides})
         self.engine = Engine(Scheduler(self.scheduling), self.runner)
         self.tokenizer = byte_tokenizer()
-        self.generator = Generator(
-            self.engine,
-            self.tokenizer,
-            max_model_len=self.scheduling.max_model_len,
-            vocab_size=VOCAB_SIZE,
-            eos_token_ids=frozenset({EOS}),
+        limits = ModelLimits(
+            max_model_len=self.scheduling.max_model_len, vocab_size=VOCAB_SIZE, eos_token_ids=frozenset({EOS})
         )
+        self.generator = Generator(self.engine, self.tokenizer, limits)
         self.services = ServerServices(
             **{
                 "engine": self.engine,
@@ -238,6 +235,7 @@ class FakeServer:
                 ),
                 "chat_template": ChatTemplate(TEMPLATE),
                 "max_num_seqs": self.scheduling.max_num_seqs,
+                "max_num_queued_reqs": self.scheduling.max_num_queued_reqs,
                 "render_metrics": lambda: b"hotseat:seats 8\n",
                 **services_overrides,
             }

@@ -207,6 +207,16 @@ def test_a_body_above_the_limit_gets_413(start: Callable[..., FakeServer]) -> No
     assert server.post("/v1/completions", completion()).status == 200
 
 
+def test_more_sequences_than_can_ever_sit_and_wait_get_400(start: Callable[..., FakeServer]) -> None:
+    server = start(max_num_seqs=2, max_num_queued_reqs=1)
+    for body in (completion(n=4), completion(prompt=["a", "b"], n=2)):
+        reply = server.post("/v1/completions", body)
+        assert reply.status == 400
+        assert reply.error["param"] == "n"
+        assert "is 4, but this server has 2 seats and lets 1 sequences wait" in reply.error["message"]
+    assert server.post("/v1/completions", completion(n=3)).status == 200
+
+
 def test_a_full_queue_gets_503_with_a_hint_when_to_come_back(start: Callable[..., FakeServer]) -> None:
     server = start(max_num_seqs=1, max_num_queued_reqs=1)
 

@@ -5,7 +5,7 @@ Must not know: HTTP, models' weights, seats, blocks, how a batch is formed.
 
 from hotseat.generation.generator import Generator
 from hotseat.generation.offline import Job, OfflineGenerator
-from hotseat.generation.prompts import RequestOptions
+from hotseat.generation.prompts import ModelLimits, RequestOptions
 from hotseat.generation.sequence import OutputDelta, SequenceOutput
 
-__all__ = ["Generator", "Job", "OfflineGenerator", "OutputDelta", "RequestOptions", "SequenceOutput"]
+__all__ = ["Generator", "Job", "ModelLimits", "OfflineGenerator", "OutputDelta", "RequestOptions", "SequenceOutput"]

@@ -10,7 +10,7 @@ from hotseat.core.explain import Explanation, FinishedRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.engine import Engine
 from hotseat.generation.choices import Choices
-from hotseat.generation.prompts import PromptReader, RequestFactory, RequestOptions
+from hotseat.generation.prompts import ModelLimits, PromptReader, RequestFactory, RequestOptions
 from hotseat.generation.sequence import OutputDelta
 from hotseat.text import Tokenizer
 
@@ -23,31 +23,13 @@ NUM_ENDED = 256  # generations that can be asked about after their end
 
 
 class Generator:
-    """Tokenize, check, run in ``engine`` and detokenize.
+    """Tokenize, check, run in ``engine`` and detokenize."""
 
-    ``max_model_len`` and ``vocab_size`` (by default the tokenizer's) are the model's limits, ``eos_token_ids`` end a
-    sequence, ``default_max_tokens`` is for requests that set none (``None``: as many as the context holds).
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        tokenizer: Tokenizer,
-        *,
-        max_model_len: int,
-        vocab_size: int | None = None,
-        eos_token_ids: frozenset[int] = frozenset(),
-        default_max_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, limits: ModelLimits) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._reader = PromptReader(tokenizer, max_model_len)
-        self._requests = RequestFactory(
-            vocab_size=vocab_size or tokenizer.vocab_size,
-            max_model_len=max_model_len,
-            eos_token_ids=eos_token_ids,
-            default_max_tokens=default_max_tokens,
-        )
+        self._reader = PromptReader(tokenizer, limits.max_model_len)
+        self._requests = RequestFactory(limits)
         self._pool = ThreadPoolExecutor(NUM_TOKENIZER_THREADS, thread_name_prefix="hotseat-tokenizer")
         self._running: dict[str, list[RequestId]] = {}  # the engine's ids by the caller's
         self._ended: dict[str, list[RequestId]] = {}  # the same for the last that ended, oldest first

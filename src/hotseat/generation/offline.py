@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.engine import StepLoop
 from hotseat.generation.choices import Choices
-from hotseat.generation.prompts import PromptReader, RequestFactory, RequestOptions
+from hotseat.generation.prompts import ModelLimits, PromptReader, RequestFactory, RequestOptions
 from hotseat.generation.sequence import OutputDelta
 from hotseat.text import Tokenizer
 
@@ -27,27 +27,13 @@ class Job:
 
 
 class OfflineGenerator:
-    """Run many prompts at once on ``loop``; the keywords are ``Generator``'s."""
+    """Run many prompts at once on ``loop``."""
 
-    def __init__(
-        self,
-        loop: StepLoop,
-        tokenizer: Tokenizer,
-        *,
-        max_model_len: int,
-        vocab_size: int | None = None,
-        eos_token_ids: frozenset[int] = frozenset(),
-        default_max_tokens: int | None = None,
-    ) -> None:
+    def __init__(self, loop: StepLoop, tokenizer: Tokenizer, limits: ModelLimits) -> None:
         self._loop = loop
         self._tokenizer = tokenizer
-        self._reader = PromptReader(tokenizer, max_model_len)
-        self._requests = RequestFactory(
-            vocab_size=vocab_size or tokenizer.vocab_size,
-            max_model_len=max_model_len,
-            eos_token_ids=eos_token_ids,
-            default_max_tokens=default_max_tokens,
-        )
+        self._reader = PromptReader(tokenizer, limits.max_model_len)
+        self._requests = RequestFactory(limits)
 
     def generate(self, jobs: Sequence[Job]) -> Generator[list[tuple[int, OutputDelta]]]:
         """Yield, step by step, the deltas of all jobs, each with the position of its job.

@@ -13,7 +13,7 @@ from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.errors import InvalidRequestError, PromptTooLongError
 from hotseat.text import Tokenizer
 
-__all__ = ["PromptReader", "RequestFactory", "RequestOptions", "child_seed"]
+__all__ = ["ModelLimits", "PromptReader", "RequestFactory", "RequestOptions", "child_seed"]
 
 HEAD_CHARACTERS_PER_TOKEN = 16  # of a prompt's head; English has four
 _SEED_MASK = (1 << 63) - 1
@@ -77,24 +77,24 @@ class PromptReader:
         return self._tokenizer.encode(text, add_special_tokens)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """What the model decides about its requests."""
+
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int] = frozenset()
+    default_max_tokens: int | None = None  # when a request has none; None: what the context holds
+
+
 class RequestFactory:
     """Check prompts and parameters against the model and make requests, one for each of the ``n`` sequences.
 
     Ids are never used twice: what the caller passes is only their beginning.
     """
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        max_model_len: int,
-        eos_token_ids: frozenset[int] = frozenset(),
-        default_max_tokens: int | None = None,
-    ) -> None:
-        self._vocab_size = vocab_size
-        self._max_model_len = max_model_len
-        self._eos_token_ids = eos_token_ids
-        self._default_max_tokens = default_max_tokens  # when a request has none; None: what the context holds
+    def __init__(self, limits: ModelLimits) -> None:
+        self._limits = limits
         self._serial = itertools.count()
 
     def build(
@@ -128,7 +128,7 @@ class RequestFactory:
                 params=other_params if index else first_params,
                 arrived_at=arrived_at,
                 seed=child_seed(params.seed, index),
-                eos_token_ids=self._eos_token_ids,
+                eos_token_ids=self._limits.eos_token_ids,
                 priority=options.priority,
                 tenant=options.tenant,
                 deadline_at=deadline_at,
@@ -142,14 +142,15 @@ class RequestFactory:
             raise InvalidRequestError("the prompt is empty: at least one token is needed", param=param)
         if set(map(type, token_ids)) != {int}:
             raise InvalidRequestError("a prompt of token ids must hold integers only", param=param)
-        if min(token_ids) < 0 or max(token_ids) >= self._vocab_size:
+        if min(token_ids) < 0 or max(token_ids) >= self._limits.vocab_size:
             self._check_range(token_ids, param)
 
     def _check_range(self, token_ids: Iterable[int], param: str) -> None:
+        vocab_size = self._limits.vocab_size
         for token_id in token_ids:
-            if not 0 <= token_id < self._vocab_size:
+            if not 0 <= token_id < vocab_size:
                 raise InvalidRequestError(
-                    f"{param}: token id {token_id} is outside the vocabulary, which has {self._vocab_size} tokens",
+                    f"{param}: token id {token_id} is outside the vocabulary, which has {vocab_size} tokens",
                     param=param,
                 )
 
@@ -165,8 +166,8 @@ class RequestFactory:
 
     def _check_candidates(self, params: SamplingParams) -> None:
         """Refuse when nothing is left: what ends a sequence may not be sampled before ``min_tokens``."""
-        banned, allowed = self._eos_token_ids.union(params.stop_token_ids), params.allowed_token_ids
-        if len(banned) >= self._vocab_size if allowed is None else banned.issuperset(allowed):
+        banned, allowed = self._limits.eos_token_ids.union(params.stop_token_ids), params.allowed_token_ids
+        if len(banned) >= self._limits.vocab_size if allowed is None else banned.issuperset(allowed):
             raise InvalidRequestError(
                 f"each token that may be sampled ends the sequence, but min_tokens is {params.min_tokens}",
                 param="min_tokens",
@@ -174,7 +175,7 @@ class RequestFactory:
 
     def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None, min_tokens: int) -> int:
         """Return how many tokens the sequence may get, checked against the model's context."""
-        limit = self._max_model_len
+        limit = self._limits.max_model_len
         if num_prompt_tokens + (max_tokens != 0) > limit:
             raise PromptTooLongError(
                 f"the prompt has {num_prompt_tokens} tokens and at least 1 is to be generated, "
@@ -183,7 +184,8 @@ class RequestFactory:
             )
         room = limit - num_prompt_tokens
         if max_tokens is None:
-            return room if self._default_max_tokens is None else min(room, max(self._default_max_tokens, min_tokens))
+            default = self._limits.default_max_tokens
+            return room if default is None else min(room, max(default, min_tokens))
         if max_tokens > room:
             raise InvalidRequestError(
                 f"this model's maximum context length (max_model_len) is {limit} tokens, but "

@@ -27,6 +27,7 @@ from hotseat.server.schema import (
     GenerationRequest,
     TokenizeRequest,
 )
+from hotseat.server.services import ServerServices
 from hotseat.server.state import ServerContext, context_of, note_of
 from hotseat.server.unsupported import refuse_unsupported
 
@@ -150,6 +151,23 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     return prompts
 
 
+def _check_count(num_sequences: int, services: ServerServices) -> None:
+    """Refuse more sequences than can ever sit and wait at once."""
+    if num_sequences > MAX_CHOICES:
+        raise InvalidRequestError(
+            f"n times the number of prompts must not exceed {MAX_CHOICES}, and is {num_sequences}.", param="n"
+        )
+    if services.max_num_queued_reqs is None:
+        return
+    room = services.max_num_seqs + services.max_num_queued_reqs
+    if num_sequences > room:
+        raise InvalidRequestError(
+            f"n times the number of prompts is {num_sequences}, but this server has {services.max_num_seqs} seats and "
+            f"lets {services.max_num_queued_reqs} sequences wait (max_num_queued_reqs): {room} at most.",
+            param="n",
+        )
+
+
 def _answer(
     body: GenerationRequest,
     context: ServerContext,
@@ -157,8 +175,7 @@ def _answer(
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
 ) -> Answer:
-    if params.n * len(prompts) > MAX_CHOICES:
-        raise InvalidRequestError(f"n times the number of prompts must not exceed {MAX_CHOICES}.", param="n")
+    _check_count(params.n * len(prompts), context.services)
     is_chat = isinstance(body, ChatCompletionRequest)
     options = body.stream_options
     return Answer(

@@ -38,5 +38,6 @@ class ServerServices:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     render_metrics: Callable[[], bytes] = bytes  # Prometheus text format
     honours_priority: bool = False  # whether the scheduling policy looks at a request's priority
-    max_num_seqs: int = 64  # seats, for the status page
+    max_num_seqs: int = 64  # seats
+    max_num_queued_reqs: int | None = None  # sequences that may wait for a seat
     tick: Callable[[float], None] | None = None  # told the time of the engine's clock about once a second
