@@ -6,11 +6,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "bindings/names.h"
 #include "decoder/decoder.h"
+#include "decoder/flatten.h"
 #include "kernels/table.h"
 
 namespace nb = nanobind;
@@ -86,6 +88,18 @@ SeatArrays seats_in(const nb::dict& a) {
     };
 }
 
+Sequences sequences_in(const nb::dict& a) {
+    return {
+        .num_seats = static_cast<int>(nb::cast<nb::ndarray<nb::ndim<2>>>(a["tokens"], false).shape(0)),
+        .tokens = array_in<int32_t>(a, "tokens"),
+        .stride = row_stride(a, "tokens"),
+        .num_tokens = array_in<int32_t>(a, "num_tokens"),
+        .num_prompt_tokens = array_in<int32_t>(a, "num_prompt_tokens"),
+        .capacity = array_in<int32_t>(a, "capacity"),
+        .num_prompt_logprobs = array_in<int32_t>(a, "num_prompt_logprobs"),
+    };
+}
+
 BatchArrays batch_in(const nb::dict& a) {
     return {
         .token_ids = array_in<int32_t>(a, "token_ids"),
@@ -102,12 +116,21 @@ BatchArrays batch_in(const nb::dict& a) {
     };
 }
 
+// A Chunk of hotseat/core/batch.py: (seat, request_id, start, end, samples, writes_kv).
+Chunk chunk_in(nb::handle chunk) {
+    const nb::tuple fields = nb::cast<nb::tuple>(chunk);
+    if (fields.size() != 6) throw std::invalid_argument("a chunk has six fields");
+    return {nb::cast<int>(fields[0]), nb::cast<int>(fields[2]), nb::cast<int>(fields[3]), nb::cast<bool>(fields[4]),
+            nb::cast<bool>(fields[5])};
+}
+
 // A decoder and the Python objects whose memory it reads.
 class BoundDecoder {
 public:
     BoundDecoder(const nb::dict& shape, const nb::dict& limits, const std::string& mode, const std::string& isa,
                  int threads)
-        : decoder_(shape_in(shape), limits_in(limits), mode_named(mode), table_named(isa), threads) {}
+        : decoder_(shape_in(shape), limits_in(limits), mode_named(mode), table_named(isa), threads),
+          max_num_tokens_(limits_in(limits).max_num_batched_tokens) {}
 
     void set_embedding(const std::string& kind, const Bytes& data) {
         keep(nb::cast(data));
@@ -116,20 +139,38 @@ public:
     void bind(const nb::dict& seats, const nb::dict& batch, const nb::dict& results, const nb::dict& sampled,
               const nb::dict& prompt) {
         keep(seats), keep(batch), keep(results), keep(sampled), keep(prompt);
+        results_ = {.token_ids = array_in<int32_t>(results, "token_ids"),
+                    .status = array_in<uint8_t>(results, "status"),
+                    .sampled = logprobs_in(sampled),
+                    .prompt = logprobs_in(prompt)};
         decoder_.bind({.seats = seats_in(seats), .logit_bias = {}, .allowed_ids = {}, .banned_ids = {}},
-                      batch_in(batch),
-                      {.token_ids = array_in<int32_t>(results, "token_ids"),
-                       .status = array_in<uint8_t>(results, "status"),
-                       .sampled = logprobs_in(sampled),
-                       .prompt = logprobs_in(prompt)});
+                      batch_in(batch), results_);
+        flattener_.emplace(sequences_in(seats), batch_in(batch), max_num_tokens_);
     }
     void set_sampler_lists(const nb::dict& bias, const nb::dict& allowed, const nb::dict& banned) {
         decoder_.set_sampler_lists(ragged_in(bias), ragged_in(allowed), ragged_in(banned));
         lists_ = nb::make_tuple(bias, allowed, banned);
     }
-    void step(int num_tokens, int num_chunks, int num_samples, int num_prompt_rows) {
-        nb::gil_scoped_release release;
-        decoder_.step({num_tokens, num_chunks, num_samples, num_prompt_rows});
+    // Compute the chunks and append what they sample to their sequences. Returns
+    // a token id for each chunk that samples, None where its status is not ok.
+    nb::list step(const nb::list& chunks) {
+        chunks_.clear();
+        for (nb::handle chunk : chunks) chunks_.push_back(chunk_in(chunk));
+        int num_samples;
+        {
+            nb::gil_scoped_release release;
+            const BatchCounts counts = flattener_.value().flatten(chunks_);
+            decoder_.step(counts);
+            num_samples = counts.num_samples;
+            flattener_->append_sampled(results_.token_ids, num_samples);
+        }
+        nb::list token_ids;
+        for (int i = 0; i < num_samples; ++i)
+            if (results_.status[i] == static_cast<uint8_t>(SampleStatus::ok))
+                token_ids.append(results_.token_ids[i]);
+            else
+                token_ids.append(nb::none());
+        return token_ids;
     }
     nb::ndarray<const float, nb::numpy, nb::ndim<2>> logits(int num_rows) {
         return {decoder_.logits(),
@@ -173,6 +214,10 @@ private:
     void keep(nb::object object) { kept_.append(object); }
 
     Decoder decoder_;
+    int max_num_tokens_;
+    std::optional<Flattener> flattener_;  // once bound
+    ResultArrays results_{};
+    std::vector<Chunk> chunks_;  // of a step
     nb::list kept_;
     nb::object lists_;
 };
@@ -262,8 +307,8 @@ NB_MODULE(_native, m) {
              nb::arg("prompt"))
         .def("set_sampler_lists", &BoundDecoder::set_sampler_lists, nb::arg("bias"), nb::arg("allowed"),
              nb::arg("banned"))
-        .def("step", &BoundDecoder::step, nb::arg("num_tokens"), nb::arg("num_chunks"), nb::arg("num_samples"),
-             nb::arg("num_prompt_rows"))
+        .def("step", &BoundDecoder::step, nb::arg("chunks"),
+             "Compute a list of Chunk; return a token id for each that samples, None where that failed.")
         .def("logits", &BoundDecoder::logits, nb::arg("num_rows"),
              "A view of the logits of the last step's sampling rows; the next "
              "step overwrites it.")

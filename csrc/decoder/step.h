@@ -34,19 +34,20 @@ struct RaggedArrays {
     const float* values;  // may be null
 };
 
-// One batch, flat. Pointers are bound once, counts change from step to step.
+// One batch, flat, see decoder/flatten.h. Pointers are bound once, counts change
+// from step to step.
 struct BatchArrays {
-    const int32_t* token_ids;       // [num_tokens]
-    const int32_t* positions;       // [num_tokens]
-    const int32_t* query_start;     // [num_chunks + 1]
-    const int32_t* seats;           // [num_chunks]
-    const int32_t* context_lens;    // [num_chunks]
-    const uint8_t* writes_kv;       // [num_chunks]
-    const int32_t* sample_rows;     // [num_samples]
-    const int32_t* sample_seats;    // [num_samples]
-    const int32_t* prompt_rows;     // [num_prompt_rows]
-    const int32_t* prompt_targets;  // [num_prompt_rows]
-    const int32_t* prompt_num_logprobs;
+    int32_t* token_ids;       // [num_tokens]
+    int32_t* positions;       // [num_tokens]
+    int32_t* query_start;     // [num_chunks + 1]
+    int32_t* seats;           // [num_chunks]
+    int32_t* context_lens;    // [num_chunks]
+    uint8_t* writes_kv;       // [num_chunks]
+    int32_t* sample_rows;     // [num_samples]
+    int32_t* sample_seats;    // [num_samples]
+    int32_t* prompt_rows;     // [num_prompt_rows]
+    int32_t* prompt_targets;  // [num_prompt_rows]
+    int32_t* prompt_num_logprobs;
 };
 
 struct BatchCounts {

@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from hotseat.core.batch import Batch
+from hotseat.core.batch import Batch, Chunk
+from hotseat.core.request import RequestId
 from hotseat.errors import ConfigError
 from hotseat.models.dequantize import block_layout, row_bytes
 from hotseat.models.spec import DecoderSpec, RopeSpec
@@ -241,6 +242,32 @@ def test_step_without_chunks_computes_nothing() -> None:
     scheduler = native_scheduler(tiny_spec(KIND_MODEL), memory_weights(KIND_MODEL))
     output = scheduler.step({})
     assert (output.sampled, output.failed, output.prompt_logprobs) == ([], {}, {})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Chunk(8, RequestId("beyond all seats"), 0, 1, True),
+        Chunk(-1, RequestId("before all seats"), 0, 1, True),
+        Chunk(1, RequestId("nobody sits there"), 0, 1, True),
+        Chunk(0, RequestId("r"), 10, 11, True),  # not known
+        Chunk(0, RequestId("r"), -1, 1, True),
+        Chunk(0, RequestId("r"), 9, 9, True),
+        Chunk(0, RequestId("r"), 1 << 40, (1 << 40) + 1, True),
+        Chunk(0, RequestId("r"), None, 10, True),
+        Chunk(0, RequestId("r"), 9, 10, True, writes_kv=None),
+    ],
+)
+def test_chunk_that_breaks_the_contract_is_refused_and_changes_nothing(broken: Chunk) -> None:
+    scheduler, twin = (native_scheduler(tiny_spec(KIND_MODEL), memory_weights(KIND_MODEL)) for _ in range(2))
+    for each in (scheduler, twin):
+        last_logits_of(each, "r", 9)
+    good = Chunk(0, RequestId("r"), 9, 10, True)
+    with pytest.raises((ValueError, RuntimeError)):
+        scheduler.runner.execute(Batch(step=9, chunks=[good, broken]))
+    for each in (scheduler, twin):
+        each.decode("r", steps=3)
+    assert scheduler.sequences == twin.sequences
 
 
 def test_largest_step_fills_every_row_and_every_seat() -> None:

@@ -4,6 +4,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hotseat.core.batch import Chunk
+
 _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]
 
@@ -32,7 +34,7 @@ class Decoder:
     def set_sampler_lists(
         self, bias: Mapping[str, Any], allowed: Mapping[str, Any], banned: Mapping[str, Any]
     ) -> None: ...
-    def step(self, num_tokens: int, num_chunks: int, num_samples: int, num_prompt_rows: int) -> None: ...
+    def step(self, chunks: list[Chunk]) -> list[int | None]: ...
     def logits(self, num_rows: int) -> _Floats: ...
     @property
     def weight_bytes(self) -> int: ...

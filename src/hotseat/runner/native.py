@@ -77,19 +77,18 @@ class NativeRunner:
 
     def execute(self, batch: Batch) -> StepOutput:
         """Compute all chunks of ``batch`` and sample where ``samples`` is set."""
-        flat = self._table.prepare(batch)
+        self._table.apply(batch)
         self._bind_lists()
-        self._decoder.step(flat.num_tokens, flat.num_chunks, flat.num_samples, flat.num_prompt_rows)
-        output = self._results.to_output(flat, self._table)
-        self._table.commit(self._results.token_ids[: flat.num_samples])
-        return output
+        self._table.name_rows(batch.chunks)
+        token_ids = self._decoder.step(batch.chunks)
+        return self._results.to_output(self._table, token_ids)
 
     def last_logits(self) -> Float32Array:
         """Return a copy of the logits of the last step's sampling rows, float32[num_samples, vocab_size].
 
         Not valid after a step that computed prompt log-probabilities.
         """
-        return np.array(self._decoder.logits(self._table.flat.num_samples))
+        return np.array(self._decoder.logits(len(self._table.flat.sample_ids)))
 
     def time_steps(self, enabled: bool) -> None:
         """Switch the clock inside the native step on, counting from nothing, or off."""
@@ -110,6 +109,7 @@ class NativeRunner:
             "tokens": table.tokens,
             "num_tokens": table.num_tokens,
             "num_prompt_tokens": table.num_prompt_tokens,
+            "capacity": table.capacity,
             "block_tables": table.block_tables,
         }
         batch = {name: value for name in flat.__slots__ if isinstance(value := getattr(flat, name), np.ndarray)}
@@ -122,10 +122,10 @@ class NativeRunner:
         )
 
     def _bind_lists(self) -> None:
-        lists = (self._table.logit_bias, self._table.allowed_ids, self._table.banned_ids)
-        versions = tuple(ragged.version for ragged in lists)
+        bias, allowed, banned = self._table.logit_bias, self._table.allowed_ids, self._table.banned_ids
+        versions = (bias.version, allowed.version, banned.version)
         if versions != self._list_versions:
-            self._decoder.set_sampler_lists(*map(_ragged, lists))
+            self._decoder.set_sampler_lists(_ragged(bias), _ragged(allowed), _ragged(banned))
             self._list_versions = versions
 
 

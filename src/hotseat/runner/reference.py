@@ -83,7 +83,8 @@ class ReferenceRunner:
                 hidden = self._decode(flat)
                 self._sample(hidden, flat)
                 self._score_prompts(hidden, flat)
-        output = self._results.to_output(flat, self._table)
+        token_ids = self._results.listed_ids(flat.num_samples)
+        output = self._results.to_output(self._table, token_ids)
         self._table.commit(self._results.token_ids[: flat.num_samples])
         return output
 

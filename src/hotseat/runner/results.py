@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 
 from hotseat.core.batch import SampledToken, StepOutput, TokenLogprobs
-from hotseat.core.request import MAX_LOGPROBS, RequestId
+from hotseat.core.request import MAX_LOGPROBS
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.seats import FlatBatch, Float32Array, Int32Array, PromptSpan, SeatTable, UInt8Array
 
@@ -22,6 +25,8 @@ class SampleStatus(IntEnum):
     NOT_FINITE = 1
     NO_CANDIDATE = 2
 
+
+_sampled_token = partial(tuple.__new__, SampledToken)  # of a tuple; see core/plan.py
 
 _FAILURES = {
     SampleStatus.NOT_FINITE: "the model's logits are not finite",
@@ -78,33 +83,34 @@ class StepResults:
             prompt=LogprobRows.allocate(config.max_num_batched_tokens),
         )
 
-    def to_output(self, flat: FlatBatch, table: SeatTable) -> StepOutput:
-        """Return what the scheduler reads; call ``table.commit`` as well."""
-        count = flat.num_samples
-        token_ids = self.token_ids[:count].tolist()
-        failed: dict[RequestId, str] = {}
-        if self.status[:count].any():
-            failed = {
-                flat.sample_ids[i]: _FAILURES[SampleStatus(self.status[i])] for i in np.flatnonzero(self.status[:count])
-            }
-        for span in flat.prompt_spans:
-            if not np.isfinite(self.prompt.logprob[span.begin : span.end]).all():
-                failed[span.request_id] = _FAILURES[SampleStatus.NOT_FINITE]
-        if table.wants_logprobs:
-            sampled = self._sampled_with_logprobs(flat, table, token_ids)
-        else:
-            sampled = list(map(SampledToken, flat.sample_ids, token_ids))
-        if failed:
-            sampled = [token for token in sampled if token.request_id not in failed]
-        prompt_logprobs = {span.request_id: self._span(span, flat) for span in flat.prompt_spans}
-        return StepOutput(sampled=sampled, failed=failed, prompt_logprobs=prompt_logprobs)
+    def listed_ids(self, num_samples: int) -> list[int | None]:
+        """Return what was sampled; ``None`` where that failed."""
+        token_ids, statuses = self.token_ids[:num_samples].tolist(), self.status[:num_samples].tolist()
+        return [id_ if status == SampleStatus.OK else None for id_, status in zip(token_ids, statuses, strict=True)]
 
-    def _sampled_with_logprobs(self, flat: FlatBatch, table: SeatTable, token_ids: list[int]) -> list[SampledToken]:
-        wanted = table.sampling.num_logprobs[flat.sample_seats[: flat.num_samples]].tolist()
-        return [
-            SampledToken(id_, token_id, self.sampled.entry(row, token_id, num_top) if num_top >= 0 else None)
-            for row, (id_, token_id, num_top) in enumerate(zip(flat.sample_ids, token_ids, wanted, strict=True))
-        ]
+    def to_output(self, table: SeatTable, token_ids: Sequence[int | None]) -> StepOutput:
+        """Return what the scheduler reads; ``token_ids`` are as in ``listed_ids``."""
+        flat = table.flat
+        sampled = list(map(_sampled_token, zip(flat.sample_ids, token_ids, repeat(None))))
+        if table.wants_logprobs:
+            sampled = [self._with_logprobs(row, token, table) for row, token in enumerate(sampled)]
+        output = StepOutput(sampled=sampled)
+        if None in token_ids:
+            statuses = zip(flat.sample_ids, self.status.tolist(), strict=False)
+            output.failed = {request_id: _FAILURES[status] for request_id, status in statuses if status}
+        for span in flat.prompt_spans:
+            output.prompt_logprobs[span.request_id] = self._span(span, flat)
+            if not np.isfinite(self.prompt.logprob[span.begin : span.end]).all():
+                output.failed[span.request_id] = _FAILURES[SampleStatus.NOT_FINITE]
+        if output.failed:
+            output.sampled = [token for token in sampled if token.request_id not in output.failed]
+        return output
+
+    def _with_logprobs(self, row: int, token: SampledToken, table: SeatTable) -> SampledToken:
+        num_top = int(table.sampling.num_logprobs[table.flat.sample_seats[row]])
+        if num_top < 0 or token.token_id is None:
+            return token
+        return token._replace(logprobs=self.sampled.entry(row, token.token_id, num_top))
 
     def _span(self, span: PromptSpan, flat: FlatBatch) -> list[TokenLogprobs]:
         targets = flat.prompt_targets[span.begin : span.end].tolist()

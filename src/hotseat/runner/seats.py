@@ -1,7 +1,8 @@
 """What a runner remembers of every seat, and one batch as flat arrays.
 
 Every array here is allocated once and never moves, so that a native step may keep the pointers; only the counts
-of ``FlatBatch`` change from step to step. The ragged arrays are the exception, see ``Ragged``.
+of ``FlatBatch`` change from step to step. The ragged arrays are the exception, see ``Ragged``. The native step flattens
+and commits by itself (csrc/decoder/flatten.h); ``prepare`` and ``commit`` are its definition and serve the reference.
 
     chunks of a batch        seat 4, tokens [7, 8)    seat 0, tokens [0, 3)     (a decode, then a prefill)
     token_ids, positions     t7                       t0 t1 t2                  one entry per row
@@ -14,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotseat.core.batch import Batch, Seating
+from hotseat.core.batch import Batch, Chunk, Seating
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.runner.config import RunnerConfig
 
@@ -215,8 +215,6 @@ class SeatTable:
         self._seat_of: dict[RequestId, int] = {}
         self._seats_with_logprobs: set[int] = set()
         self._seats_with_prompt_logprobs: set[int] = set()
-        self._flat_tokens: Int32Array = self.tokens.reshape(-1)  # a view
-        self._row_indices = np.arange(config.max_num_batched_tokens, dtype=np.int64)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -225,8 +223,9 @@ class SeatTable:
 
     def prepare(self, batch: Batch) -> FlatBatch:
         """Take over who leaves, sits down and grows, and flatten the chunks."""
-        self._apply(batch)
-        self._flatten(batch)
+        self.apply(batch)
+        self.name_rows(batch.chunks)
+        self._flatten(batch.chunks)
         return self.flat
 
     def commit(self, sampled_ids: Int32Array) -> None:
@@ -236,13 +235,19 @@ class SeatTable:
         self.tokens[seats, ends] = sampled_ids
         self.num_tokens[seats] = ends + 1
 
-    def _apply(self, batch: Batch) -> None:
+    def apply(self, batch: Batch) -> None:
+        """Take over who leaves, sits down and grows."""
         for request_id in batch.released_ids:
             self._release(request_id)
         for seating in batch.seated:
             self._seat(seating)
         for seat, block_ids in batch.new_blocks:
             self._append_blocks(seat, block_ids)
+
+    def name_rows(self, chunks: Iterable[Chunk]) -> None:
+        """Note which rows of the flat batch belong to whom: ``sample_ids`` and ``prompt_spans``."""
+        self.flat.sample_ids = [chunk.request_id for chunk in chunks if chunk.samples]
+        self.flat.prompt_spans = self._prompt_spans(chunks) if self._seats_with_prompt_logprobs else []
 
     def _release(self, request_id: RequestId) -> None:
         seat = self._seat_of.pop(request_id, None)
@@ -290,60 +295,53 @@ class SeatTable:
         self.block_tables[seat, begin:end] = block_ids
         self.capacity[seat] = end * block_size
 
-    def _flatten(self, batch: Batch) -> None:
+    def _flatten(self, chunks: Iterable[Chunk]) -> None:
         flat = self.flat
         flat.num_tokens = flat.num_chunks = flat.num_samples = flat.num_prompt_rows = 0
-        flat.sample_ids, flat.prompt_spans = [], []
-        if not batch.chunks:
-            return
-        seats_column, request_ids, starts_column, ends_column, samples, writes_kv = zip(*batch.chunks, strict=True)
-        num_chunks = len(seats_column)
-        seats = _int64s(seats_column)
-        starts = _int64s(starts_column)
-        ends = _int64s(ends_column)
-        assert (ends <= np.minimum(self.num_tokens[seats], self.capacity[seats])).all(), "a chunk exceeds its seat"
-        query_start = self._flatten_rows(seats, starts, ends)
-        flat.num_chunks = num_chunks
-        flat.seats[:num_chunks] = seats
-        flat.context_lens[:num_chunks] = ends
-        flat.writes_kv[:num_chunks] = writes_kv
-        sampling = np.flatnonzero(samples)
-        flat.num_samples = num_samples = len(sampling)
-        flat.sample_rows[:num_samples] = query_start[sampling + 1] - 1
-        flat.sample_seats[:num_samples] = seats[sampling]
-        flat.sample_ids = list(compress(request_ids, samples))
-        if self._seats_with_prompt_logprobs:
-            self._flatten_prompt_rows(batch)
+        for chunk in chunks:
+            known = min(self.num_tokens[chunk.seat], self.capacity[chunk.seat])
+            assert 0 <= chunk.start < chunk.end <= known, "a chunk exceeds its seat"
+            first_row = flat.num_tokens
+            self._add_rows(chunk)
+            if chunk.samples:
+                flat.sample_seats[flat.num_samples] = chunk.seat
+                flat.sample_rows[flat.num_samples] = flat.num_tokens - 1
+                flat.num_samples += 1
+            self._add_prompt_rows(chunk, first_row)
 
-    def _flatten_rows(self, seats: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Int32Array:
-        """Fill token_ids, positions and query_start; return the part of the last that is in use."""
+    def _add_rows(self, chunk: Chunk) -> None:
         flat = self.flat
-        lengths = ends - starts
-        query_start = flat.query_start[: len(seats) + 1]
-        np.cumsum(lengths, out=query_start[1:])
-        flat.num_tokens = num_tokens = int(query_start[-1])
-        assert num_tokens <= len(flat.token_ids), f"{num_tokens} tokens are more than a step may compute"
-        positions = np.repeat(starts - query_start[:-1], lengths) + self._row_indices[:num_tokens]
-        flat.positions[:num_tokens] = positions
-        flat.token_ids[:num_tokens] = self._flat_tokens[np.repeat(seats * self.tokens.shape[1], lengths) + positions]
-        return query_start
+        begin, end = flat.num_tokens, flat.num_tokens + chunk.end - chunk.start
+        assert end <= len(flat.token_ids), f"{end} tokens are more than a step may compute"
+        flat.token_ids[begin:end] = self.tokens[chunk.seat, chunk.start : chunk.end]
+        flat.positions[begin:end] = range(chunk.start, chunk.end)
+        flat.seats[flat.num_chunks] = chunk.seat
+        flat.context_lens[flat.num_chunks] = chunk.end
+        flat.writes_kv[flat.num_chunks] = chunk.writes_kv
+        flat.query_start[flat.num_chunks + 1] = flat.num_tokens = end
+        flat.num_chunks += 1
 
-    def _flatten_prompt_rows(self, batch: Batch) -> None:
-        """List the rows whose next token is in the prompt, for requests that want their logprobs."""
-        flat = self.flat
-        for index, chunk in enumerate(batch.chunks):
-            num_rows = min(chunk.end, int(self.num_prompt_tokens[chunk.seat]) - 1) - chunk.start
-            if chunk.seat not in self._seats_with_prompt_logprobs or num_rows <= 0:
-                continue
-            num_logprobs = int(self.sampling.num_prompt_logprobs[chunk.seat])
-            begin, end = flat.num_prompt_rows, flat.num_prompt_rows + num_rows
-            first_row = int(flat.query_start[index])
-            flat.prompt_rows[begin:end] = range(first_row, first_row + num_rows)
-            flat.prompt_targets[begin:end] = self.tokens[chunk.seat, chunk.start + 1 : chunk.start + 1 + num_rows]
-            flat.prompt_num_logprobs[begin:end] = num_logprobs
-            flat.prompt_spans.append(PromptSpan(chunk.request_id, begin, end, num_logprobs))
-            flat.num_prompt_rows = end
+    def _add_prompt_rows(self, chunk: Chunk, first_row: int) -> None:
+        flat, num_rows = self.flat, self._num_prompt_rows(chunk)
+        begin, end = flat.num_prompt_rows, flat.num_prompt_rows + num_rows
+        flat.prompt_rows[begin:end] = range(first_row, first_row + num_rows)
+        flat.prompt_targets[begin:end] = self.tokens[chunk.seat, chunk.start + 1 : chunk.start + 1 + num_rows]
+        flat.prompt_num_logprobs[begin:end] = self.sampling.num_prompt_logprobs[chunk.seat]
+        flat.num_prompt_rows = end
 
+    def _prompt_spans(self, chunks: Iterable[Chunk]) -> list[PromptSpan]:
+        spans: list[PromptSpan] = []
+        begin = 0
+        for chunk in chunks:
+            end = begin + self._num_prompt_rows(chunk)
+            if end > begin:
+                num_logprobs = int(self.sampling.num_prompt_logprobs[chunk.seat])
+                spans.append(PromptSpan(chunk.request_id, begin, end, num_logprobs))
+            begin = end
+        return spans
 
-def _int64s(values: Iterable[int]) -> NDArray[np.int64]:
-    return np.fromiter(values, np.int64)
+    def _num_prompt_rows(self, chunk: Chunk) -> int:
+        """Return how many rows have their next token in the prompt, if its log-probability is wanted."""
+        if chunk.seat not in self._seats_with_prompt_logprobs:
+            return 0
+        return max(0, min(chunk.end, int(self.num_prompt_tokens[chunk.seat]) - 1) - chunk.start)

@@ -1,0 +1,120 @@
+// Chunks into flat arrays and samples back into sequences. The arrays of these
+// tests are exactly as large as promised, so that the address sanitizer sees
+// who writes beside them.
+#include "decoder/flatten.h"
+
+#include <stdexcept>
+
+#include "tests/check.h"
+
+namespace hotseat::tests {
+
+namespace {
+
+constexpr int kSeats = 3, kMaxTokens = 8, kStride = 7;
+
+using Ints = std::vector<int32_t>;
+
+// Seats 0, 1 and 2 know 6, 2 and 4 tokens: 10, 11 ...; 20, 21; 30, 31 ....
+struct World {
+    World() {
+        for (int seat = 0; seat < kSeats; ++seat)
+            for (int i = 0; i < kStride; ++i) tokens[seat * kStride + i] = 10 * (seat + 1) + i;
+    }
+    BatchCounts flatten(const std::vector<Chunk>& chunks) { return flattener().flatten(chunks); }
+    Flattener flattener() {
+        return {{kSeats, tokens.data(), kStride, num_tokens.data(), num_prompt_tokens.data(), capacity.data(),
+                 num_prompt_logprobs.data()},
+                {token_ids.data(), positions.data(), query_start.data(), seats.data(), context_lens.data(),
+                 writes_kv.data(), sample_rows.data(), sample_seats.data(), prompt_rows.data(), prompt_targets.data(),
+                 prompt_num_logprobs.data()},
+                kMaxTokens};
+    }
+    std::string refusal(const std::vector<Chunk>& chunks) {
+        try {
+            flatten(chunks);
+        } catch (const std::invalid_argument& error) {
+            return error.what();
+        }
+        return "";
+    }
+
+    Ints tokens = Ints(kSeats * kStride), num_tokens = {6, 2, 4}, num_prompt_tokens = {6, 2, 3}, capacity = {6, 16, 16};
+    Ints num_prompt_logprobs = {-1, -1, -1};
+    Ints token_ids = Ints(kMaxTokens), positions = Ints(kMaxTokens), query_start = Ints(kSeats + 1);
+    Ints seats = Ints(kSeats), context_lens = Ints(kSeats), sample_rows = Ints(kSeats), sample_seats = Ints(kSeats);
+    Ints prompt_rows = Ints(kMaxTokens), prompt_targets = Ints(kMaxTokens), prompt_num_logprobs = Ints(kMaxTokens);
+    std::vector<uint8_t> writes_kv = std::vector<uint8_t>(kSeats);
+};
+
+Ints first(const Ints& values, int count) { return {values.begin(), values.begin() + count}; }
+
+}  // namespace
+
+TEST(flattener_lays_decodes_and_prefills_side_by_side) {
+    World world;
+    const BatchCounts counts = world.flatten({{2, 3, 4, true, true}, {0, 0, 5, false, true}, {1, 1, 2, true, false}});
+    CHECK(counts.num_tokens == 7 && counts.num_chunks == 3 && counts.num_samples == 2 && counts.num_prompt_rows == 0);
+    CHECK(first(world.token_ids, 7) == Ints({33, 10, 11, 12, 13, 14, 21}));
+    CHECK(first(world.positions, 7) == Ints({3, 0, 1, 2, 3, 4, 1}));
+    CHECK(world.query_start == Ints({0, 1, 6, 7}));
+    CHECK(world.seats == Ints({2, 0, 1}));
+    CHECK(world.context_lens == Ints({4, 5, 2}));
+    CHECK(world.writes_kv == std::vector<uint8_t>({1, 1, 0}));
+    CHECK(first(world.sample_rows, 2) == Ints({0, 6}));
+    CHECK(first(world.sample_seats, 2) == Ints({2, 1}));
+}
+
+TEST(flattener_lists_rows_whose_next_token_is_in_the_prompt) {
+    World world;
+    world.num_prompt_logprobs = {4, -1, 0};
+    const BatchCounts counts = world.flatten({{1, 0, 2, true, true}, {2, 0, 4, true, true}, {0, 4, 6, true, true}});
+    CHECK(counts.num_prompt_rows == 3);
+    CHECK(first(world.prompt_rows, 3) == Ints({2, 3, 6}));
+    CHECK(first(world.prompt_targets, 3) == Ints({31, 32, 15}));
+    CHECK(first(world.prompt_num_logprobs, 3) == Ints({0, 0, 4}));
+}
+
+TEST(flattener_appends_samples_to_their_sequences) {
+    World world;
+    world.flatten({{2, 3, 4, true, true}, {1, 0, 1, false, true}, {0, 5, 6, true, true}});
+    const Ints sampled = {77, 88};
+    world.flattener().append_sampled(sampled.data(), 2);
+    CHECK(world.num_tokens == Ints({7, 2, 5}));
+    CHECK(world.tokens[2 * kStride + 4] == 77 && world.tokens[6] == 88);
+    world.capacity[0] = 16;
+    CHECK(world.flatten({{0, 6, 7, true, true}}).num_samples == 1);
+    CHECK(world.token_ids[0] == 88);
+}
+
+TEST(flattener_never_writes_behind_a_sequence) {
+    World world;
+    world.capacity[0] = 16;
+    world.flatten({{0, 0, 1, true, true}, {0, 1, 2, true, true}, {0, 2, 3, true, true}});
+    const Ints sampled = {1, 2, 3};
+    bool was_refused = false;
+    try {
+        world.flattener().append_sampled(sampled.data(), 3);
+    } catch (const std::invalid_argument&) {
+        was_refused = true;
+    }
+    CHECK(was_refused && world.num_tokens[0] == kStride && world.tokens[kStride] == 20);
+}
+
+TEST(flattener_refuses_what_is_not_within_its_seat_or_its_step) {
+    World world;
+    for (int seat : {-1, kSeats, 1 << 30}) CHECK(world.refusal({{seat, 0, 1, true, true}}) == "a chunk has no seat");
+    CHECK(world.refusal({{1, -1, 1, true, true}}) == "a chunk has no tokens");
+    CHECK(world.refusal({{1, 1, 1, true, true}}) == "a chunk has no tokens");
+    CHECK(world.refusal({{1, 2, 1, true, true}}) == "a chunk has no tokens");
+    CHECK(world.refusal({{1, 0, 3, true, true}}) == "a chunk exceeds its seat");
+    world.capacity[2] = 3;  // of four tokens
+    CHECK(world.refusal({{2, 0, 4, true, true}}) == "a chunk exceeds its seat");
+    CHECK(world.refusal({{0, 0, 6, true, true}, {2, 0, 3, false, true}}) ==
+          "a batch has more tokens than a step may compute");
+    CHECK(world.refusal(std::vector<Chunk>(4, {0, 0, 1, false, true})) ==
+          "a batch has more chunks than there are seats");
+    CHECK(world.flatten({{0, 0, 6, true, true}, {2, 0, 2, false, true}}).num_tokens == kMaxTokens);
+}
+
+}  // namespace hotseat::tests
