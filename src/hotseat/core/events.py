@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hotseat.core.batch import Chunk, Deferral, Preemption
@@ -23,16 +22,15 @@ class Scheduled(NamedTuple):
     total: int  # tokens that were known of the request; what it lacks after the step is total - end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One step. ``blocks_used + blocks_free`` is the whole pool; ``blocks_cached`` of the free ones hold content."""
 
     step: int
     start_s: float
     duration_s: float
     chunks: list[Chunk]  # the first num_decodes of them are decodes
-    num_decodes: int = 0
-    prefill_totals: list[int] = field(default_factory=list)  # parallel to chunks[num_decodes:]: tokens known
+    num_decodes: int
+    prefill_totals: list[int]  # parallel to chunks[num_decodes:]: tokens known
     admitted: list[RequestId]
     finished: list[tuple[RequestId, FinishReason]]  # in this step, or aborted since the step before
     preempted: list[Preemption]

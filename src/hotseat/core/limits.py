@@ -18,6 +18,7 @@ class Limits:
     def __init__(self, config: SchedulerConfig) -> None:
         self.num_queued = 0
         self.num_queued_tokens = 0
+        self.has_timeouts = config.queue_timeout_s is not None or config.request_timeout_s is not None
         self._num_alive = 0
         self._config = config
         self._queued: list[tuple[float, int, Request]] = []  # by arrival; who left is dropped when it comes up

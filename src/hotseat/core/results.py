@@ -36,7 +36,8 @@ class Results:
             num_decodes -= sum(chunk.request_id in output.failed for chunk in batch.chunks[:num_decodes])
         assert len(output.sampled) >= num_decodes, f"step {batch.step}: the runner left a decode without a token"
         self._take_decodes(output.sampled[:num_decodes], updates, now)
-        self._take_prefills(batch, output, output.sampled[num_decodes:], updates, now)
+        if len(batch.chunks) > batch.num_decodes:
+            self._take_prefills(batch, output, output.sampled[num_decodes:], updates, now)
         return updates
 
     def _take_failures(self, output: StepOutput, now: float) -> list[RequestUpdate]:

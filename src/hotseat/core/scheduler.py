@@ -26,7 +26,7 @@ its least urgent member, down to one. The only exception is a closed gate of a b
 requests.
 
 Cost: a decoding request is touched twice a step, for its chunk and for its token; for blocks only when its last one
-is full.
+is full. What has nothing to do is not even called: after a step's computation no code is left in the caches of the CPU.
 """
 
 from __future__ import annotations
@@ -137,14 +137,17 @@ class Scheduler:
     def schedule(self, now: float) -> Batch:
         """Form the next batch. An empty one computes nothing, but may carry ``released_ids`` and ``ended``."""
         plan = self._begin_step(now)
-        self._end_overdue(plan)
-        self._grow_decodes(plan)
+        if self._limits.has_timeouts:
+            self._end_overdue(plan)
+        if self._running.full:
+            self._grow_decodes(plan)
         self._admission.begin_look(plan)
         self._admission.admit_urgent(plan)
         plan.decode(self._running.decoding.values())
-        self._prefill_last_tokens(plan)
-        self._prefill_short_beside_long(plan)
-        self._prefill_and_admit(plan)
+        if self._running.prefilling or not plan.held_up:
+            self._prefill_last_tokens(plan)
+            self._prefill_short_beside_long(plan)
+            self._prefill_and_admit(plan)
         self._admission.end_look(plan)
         return self._end_step(plan)
 

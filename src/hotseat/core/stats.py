@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["SchedulerStats"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerStats:
-    """What the scheduler holds, and what it did since it was made."""
+class SchedulerStats(NamedTuple):
+    """What the scheduler holds, and what it did since it was made. A tuple, because every step makes one."""
 
     num_running: int
     num_waiting: int

@@ -35,6 +35,11 @@ class Inbox:
         """Why commands are refused, or ``None``."""
         return self._closed_because
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was sent that was not taken."""
+        return self._commands.empty() and not self._ends
+
     def open(self) -> None:
         with self._gate:
             self._closed_because = None

@@ -217,12 +217,17 @@ class StepLoop:
 
     def _report(self, batch: Batch, updates: list[RequestUpdate], start_s: float, now: float) -> None:
         """Write the step's record and tell the sinks."""
-        ended = [(update, self._requests.pop(update.request_id)) for update in updates if update.finish_reason]
+        ended = [
+            (self._requests.pop(update.request_id), update, reason)
+            for update in updates
+            if (reason := update.finish_reason)
+        ]
         self.has_progressed = bool(batch.chunks or ended or self._ended)
-        record = _record(batch, self._ended, updates, start_s, now)
+        finished = self._ended + [(request.id, reason) for request, _, reason in ended]
+        record = _record(batch, finished, start_s, now)
         self._ended = []
         self._tell(lambda sink: sink.on_step(record, updates))
-        for update, request in ended:
+        for request, update, _ in ended:
             self._tell_end(request, update, now)
 
     def _with_ended_by_schedule(self, batch: Batch, updates: list[RequestUpdate]) -> list[RequestUpdate]:
@@ -267,14 +272,7 @@ def _all_failed(batch: Batch, message: str) -> StepOutput:
     return StepOutput(sampled=[], failed={chunk.request_id: message for chunk in batch.chunks})
 
 
-def _record(
-    batch: Batch,
-    ended_before: list[tuple[RequestId, FinishReason]],
-    updates: Sequence[RequestUpdate],
-    start_s: float,
-    end_s: float,
-) -> StepRecord:
-    ended_now = [(update.request_id, update.finish_reason) for update in updates if update.finish_reason]
+def _record(batch: Batch, finished: list[tuple[RequestId, FinishReason]], start_s: float, end_s: float) -> StepRecord:
     return StepRecord(
         step=batch.step,
         start_s=start_s,
@@ -283,7 +281,7 @@ def _record(
         num_decodes=batch.num_decodes,
         prefill_totals=batch.prefill_totals,
         admitted=batch.admitted_ids,
-        finished=ended_before + ended_now,
+        finished=finished,
         preempted=batch.preempted,
         deferred=batch.deferred,
         waiting=batch.num_waiting,

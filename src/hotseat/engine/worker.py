@@ -71,10 +71,12 @@ class Worker:
 
     def _turn(self) -> bool:
         """Apply what was sent and run one step; sleeps when there is nothing to do. False when it is time to go."""
-        # Told to stop after this look, it is woken: ask_to_stop comes before the inbox is closed, which wakes.
-        is_idle = not self._loop.has_work and self._stop_at is None
-        self._apply_commands(wait_s=None if is_idle else 0.0)
         has_work = self._loop.has_work
+        if not has_work or not self._inbox.is_empty:
+            # Told to stop after this look, it is woken: ask_to_stop comes before the inbox is closed, which wakes.
+            is_idle = not has_work and self._stop_at is None
+            self._apply_commands(wait_s=None if is_idle else 0.0)
+            has_work = self._loop.has_work
         if self._stop_at is not None and (not has_work or self._clock.now() >= self._stop_at):
             return False
         if has_work:
