@@ -74,6 +74,7 @@ def test_options_reach_their_rooms(model: str) -> None:
         ({"block_size": 0}, "block_size"),
         ({"scheduling_policy": "lottery"}, "scheduling_policy"),
         ({"scheduling_policy": "no_such_module:Lottery"}, "cannot be used"),
+        ({"scheduling_policy": "fractions:Fraction"}, "'fractions:Fraction' has no method key"),
         ({"chat_template": "/no/such/file"}, "chat_template"),
     ],
 )

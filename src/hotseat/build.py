@@ -329,6 +329,9 @@ def make_policy(config: SchedulerConfig) -> Policy | None:
         policy: Policy = getattr(import_module(module_name), class_name)()
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"scheduling_policy {config.scheduling_policy!r} cannot be used: {error}") from error
+    for name in ("key", "may_preempt"):
+        if not callable(getattr(policy, name, None)):
+            raise ConfigError(f"scheduling_policy {config.scheduling_policy!r} has no method {name}")
     return policy
 
 

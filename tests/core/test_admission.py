@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from core.worlds import World
 
 
@@ -165,3 +167,33 @@ def test_request_resumes_only_when_its_context_and_headroom_fit() -> None:
     assert stats.num_preemptions == len(resumed_at_free)
     assert max(request.num_preemptions for request in world.requests.values()) <= 2
     world.assert_answers_are_right()
+
+
+@pytest.mark.parametrize("budget", [512, 2048, 8192])
+def test_heads_that_count_as_short_and_do_not_fit_keep_no_smaller_one_out(budget: int) -> None:
+    world = World(is_light=True, num_kv_blocks=600, max_num_batched_tokens=budget, max_num_seqs=64, max_model_len=9000)
+    world.add(550 * 16 - 100, "holder", max_tokens=200)
+    while world.requests["holder"].first_token_at is None:
+        world.step()
+    for index in range(4):
+        world.add(1000, f"head{index}")
+    for index in range(20):
+        world.add(10, f"small{index}")
+    assert world.step().admitted_ids == [f"small{index}" for index in range(20)]
+
+
+def test_blocked_request_is_looked_at_again_when_others_compute_what_it_shares() -> None:
+    world = World(num_kv_blocks=21, watermark=0.0, max_num_seqs=8, max_times_passed=1000)
+    shared = list(range(96))
+    world.add(8 * 16 - 10, "runs", max_tokens=20)
+    world.step()
+    world.add([*shared, *range(1000, 1127)], "blocked", max_tokens=2)
+    assert world.step().deferred == [("blocked", "blocks: needs 14, 13 free")]
+    world.add([*shared, 5], "sharer", max_tokens=300)
+    world.step()
+    assert world.step().deferred == [("blocked", "blocks: needs 8, 6 free")]
+    while world.requests["blocked"].admitted_at is None:
+        assert "runs" not in world.ends or len(world.batches) < 25
+        world.step()
+    assert world.requests["blocked"].num_cached_tokens == 96
+    assert "sharer" not in world.ends

@@ -98,3 +98,51 @@ def test_aborting_all_of_a_batch_opens_the_gate_for_the_next() -> None:
     for name in ("a", "b"):
         world.note(world.scheduler.abort(world.requests[name].id, world.now))
     assert world.step().admitted_ids == ["c", "d"]
+
+
+def test_who_comes_after_a_batch_was_formed_does_not_take_the_place_of_one_that_left() -> None:
+    world = World(batching="static", batch_size=4, max_num_batched_tokens=64, short_prefill_share=0.0)
+    for name in ("a", "b", "c", "d"):
+        world.add(60, name, max_tokens=30)
+    assert world.step().admitted_ids == ["a", "b"]
+    for name in ("c", "d"):
+        world.note(world.scheduler.abort(world.requests[name].id, world.now))
+    world.add(5, "late")
+    while not {"a", "b"} <= world.ends.keys():
+        assert world.step().admitted_ids == []
+    assert world.step().admitted_ids == []
+    assert world.scheduler.is_gathering
+    for name in ("e", "f", "g"):
+        world.add(5, name)
+    assert world.step().admitted_ids == ["late", "e", "f", "g"]
+
+
+def test_preempted_member_comes_back_although_a_shorter_job_waits_at_the_gate() -> None:
+    world = World(
+        batching="static",
+        max_num_seqs=2,
+        num_kv_blocks=8,
+        watermark=0.0,
+        scheduling_policy="sjf",
+        enable_prefix_caching=False,
+    )
+    world.add(60, "a", max_tokens=60)
+    world.add(55, "b", max_tokens=60)
+    world.step()
+    world.add(2, "tiny", max_tokens=2)
+    for _ in range(300):
+        world.step()
+        if world.ends.keys() == {"a", "b"}:
+            break
+    assert world.scheduler.stats().num_preemptions > 0
+    assert world.ends.keys() == {"a", "b"}
+    world.assert_answers_are_right()
+
+
+def test_a_newcomer_ahead_in_the_order_does_not_keep_a_member_of_the_batch_out() -> None:
+    world = World(batching="static", batch_size=3, max_num_batched_tokens=64, scheduling_policy="sjf")
+    for name in ("a", "b", "c"):
+        world.add(60, name, max_tokens=20)
+    assert world.step().admitted_ids == ["a", "b"]
+    world.add(2, "tiny", max_tokens=2)
+    assert world.step().admitted_ids == ["c"]

@@ -279,3 +279,24 @@ def test_policy_that_observes_is_told_of_every_token_once() -> None:
     assert policy.charged == {f"r{index}": 13 + 1800 for index in range(3)}
     assert policy.num_ended == 3
     assert set(policy.durations) == {1.0}
+
+
+def test_fair_does_not_let_a_tenant_use_the_share_for_short_prompts_to_get_more_than_its_own() -> None:
+    options = {"max_num_batched_tokens": 64, "max_num_seqs": 16, "num_kv_blocks": 400}
+    world = World(is_light=True, scheduling_policy="fair", **options)
+    service: Counter[str] = Counter()
+    gap = 0
+    for _ in range(3000):
+        while sum(other.tenant == "short" and other.id not in world.ends for other in world.requests.values()) < 20:
+            world.add(10, max_tokens=100, tenant="short")
+        while sum(other.tenant == "long" and other.id not in world.ends for other in world.requests.values()) < 4:
+            world.add(1000, max_tokens=1, tenant="long")
+        batch = world.step()
+        for chunk in batch.chunks:
+            is_decode = chunk.end > world.requests[chunk.request_id].num_prompt_tokens
+            service[world.requests[chunk.request_id].tenant] += (1 + is_decode) * (chunk.end - chunk.start)
+        for request_id in list(world.ends):
+            del world.requests[request_id], world.ends[request_id]
+        gap = max(gap, abs(service["short"] - service["long"]))
+    assert gap <= 2 * max(1000, 2 * 400 * 16)
+    assert gap < 0.05 * sum(service.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -83,6 +84,33 @@ def test_short_prompts_have_their_first_token_within_two_steps_beside_a_prompt_o
     assert world.requests["long"].first_token_at <= alone.requests["long"].first_token_at * 4 / 3 + 1
     shares = [world.sizes(batch)["long"] for batch in world.batches if "long" in world.sizes(batch)]
     assert min(shares[:-1]) >= 512 * 3 // 4
+
+
+@pytest.mark.parametrize("budget", [128, 512])
+@pytest.mark.parametrize("num_decodes", [0, 40])
+@pytest.mark.parametrize("seed", range(3))
+def test_first_tokens_come_within_two_steps_although_those_who_have_theirs_take_room(
+    budget: int, num_decodes: int, seed: int
+) -> None:
+    random = Random(seed)
+    world = World(is_light=True, max_num_batched_tokens=budget, max_model_len=60_000, num_kv_blocks=5000)
+    for _ in range(num_decodes):
+        world.add(1, max_tokens=10_000)
+    world.step()
+    world.add(100 * budget, "long", max_tokens=1)
+    world.step()
+    short, room = [], 0
+    while "long" not in world.ends:
+        if random.random() < 0.5 and world.scheduler.num_running < 60:
+            length = random.randint(1, budget // 2)
+            short.append(world.add(length, max_tokens=random.choice([1, 30])))
+        batch = world.step()
+        room += budget - batch.num_decodes
+    assert len(short) > 20
+    for request in short:
+        if request.admitted_at is not None and request.first_token_at is not None:
+            assert request.first_token_at - request.admitted_at <= 2.0
+    assert 0.74 * (room - budget) <= 100 * budget  # the long one had three quarters of what the decodes left
 
 
 def test_long_prompt_takes_everything_when_nothing_short_waits() -> None:

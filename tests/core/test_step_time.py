@@ -184,3 +184,20 @@ def test_a_short_prompt_beside_a_long_one_is_paid_by_its_own_position() -> None:
             seen += 1
             assert seconds_of(batch) <= 0.060 * 1.05
     assert seen > 3
+
+
+def test_whoever_sits_down_when_the_time_is_up_is_named() -> None:
+    world = World(is_light=True, target_itl_ms=60.0, max_num_batched_tokens=512, num_kv_blocks=4000, max_num_seqs=64)
+    random, now, num_named = Random(4), 0.0, 0
+    for _ in range(3000):
+        for _ in range(random.choice([0, 0, 1, 3])):
+            if world.scheduler.num_waiting < 20:
+                world.add(random.choice([1, 5, 30, 200, 900]), max_tokens=random.randint(1, 40))
+        batch = world.scheduler.schedule(now)
+        now += seconds_of(batch) if batch.chunks else 0.001
+        chunks = {chunk.request_id for chunk in batch.chunks}
+        named = {deferral.request_id for deferral in batch.deferred}
+        running = {request_id for request_id in batch.admitted_ids if request_id not in chunks}
+        assert running <= named
+        num_named += len(running)
+        world.scheduler.update(batch, LightRunner().execute(batch), now)

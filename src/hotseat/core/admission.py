@@ -28,6 +28,7 @@ from hotseat.core.batch import Deferral, Preemption
 from hotseat.core.batching import gate_for
 from hotseat.core.block_pool import Block, BlockPool
 from hotseat.core.config import SchedulerConfig
+from hotseat.core.entrance import Entrance
 from hotseat.core.explain import QueueClock
 from hotseat.core.limits import Limits
 from hotseat.core.plan import Plan
@@ -58,7 +59,6 @@ class Admission:
         clock: QueueClock,
     ) -> None:
         self.cache = PrefixCache(pool, config.block_size, is_enabled=config.enable_prefix_caching)
-        self.gate = gate_for(config)
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of all that were admitted
         self.num_cached_tokens = 0  # of these, found in the prefix cache
@@ -72,6 +72,7 @@ class Admission:
         self._clock = clock
         self._blocked: dict[RequestId, Request] = {}  # did not fit when they were last looked at
         self._preempted: dict[RequestId, Request] = {}  # wait to resume
+        self.entrance = Entrance(gate_for(config), policy, waiting, running, self._preempted)
         self._following: dict[RequestId, Request] = {}  # wait for a prefix that another computes
         self._earmarked: Request | None = None
         self._has_news = True  # something changed since the last look
@@ -88,6 +89,7 @@ class Admission:
         """Let go of a waiting request: it sits down, or it ended."""
         wait = request.wait
         self._waiting.leave(request)
+        self.entrance.gate.members.pop(request.id, None)
         self._clock.stop(wait, now)
         wait.reason, wait.leader, wait.needs_blocks = "", None, 0
         self._following.pop(request.id, None)
@@ -119,7 +121,8 @@ class Admission:
         plan.batch.preempted.append(Preemption(victim.id, cause))
 
     def call_back(self, followers: list[Request], now: float) -> None:
-        """Offer requests again whose prefix is there, or will not come."""
+        """Offer requests again whose prefix is there, or will not come; those that are blocked may need less now."""
+        self._has_news |= bool(self._blocked)
         for request in followers:
             if self._following.pop(request.id, None) is not None:
                 request.wait.leader = None
@@ -135,8 +138,8 @@ class Admission:
 
     def begin_look(self, plan: Plan) -> None:
         """See whether there is anything new."""
-        if not self.gate.is_continuous:
-            self.gate.look(plan.now, len(self._running), len(self._waiting), self._limits.oldest_queued_at())
+        if not self.entrance.is_continuous:
+            self.entrance.look(plan.now, self._limits.oldest_queued_at())
             self._has_news = True
         if not self._has_news:
             plan.held_up = self._clock.reason
@@ -145,33 +148,38 @@ class Admission:
     def admit(self, plan: Plan, before: Rank | None = None) -> None:
         """Let requests sit down and compute while budget, seats and blocks last: all, or those ``before`` a rank."""
         while not plan.held_up and plan.left > 0:
-            request = self._waiting.first(plan.now, closed_lanes=plan.closed_lanes)
+            request = self.entrance.first(plan)
             if request is None:
-                plan.held_up = "blocks" if self._blocked else "prefix" if self._following else NOTHING
+                plan.held_up = self._why_nobody()
             elif before is not None and self._waiting.rank(request) > before:
                 return
             elif self._is_kept_out(request):
                 plan.held_up = "blocks"
             elif self._may_sit(request, plan) and self._try(request, plan):
-                plan.prefill(request, plan.left)
+                self._start(request, plan.left, plan)
 
-    def admit_short(self, plan: Plan, allowance: int, per_step: int) -> None:
-        """Let short prompts sit down and compute with ``allowance`` tokens, each if it is done with the next step's."""
+    def admit_short(self, plan: Plan, allowance: int, per_step: int) -> int:
+        """Let short prompts sit down with ``allowance`` tokens, each if its rest is done in the next step.
+
+        Returns what is left of the allowance. The rest is small beside what that step will offer; only a request that
+        finds the whole share untouched, more than which no step has, may leave more.
+        """
         self._set_misfits_aside(plan)
-        while not plan.held_up and allowance > 0 and plan.left > 0 and 0 not in plan.closed_lanes:
-            request = self._waiting.first_short(plan.now)
+        while not plan.held_up and allowance > 0 and plan.left > 0:
+            request = self.entrance.first_short(plan)
             if request is None or self._is_kept_out(request):
-                return
-            has_whole_share = allowance == per_step  # more than that no step will offer
-            if not (has_whole_share or request.num_tokens <= allowance + per_step):
-                return
+                break
+            most = plan.left - allowance - len(plan.served) if allowance == per_step else per_step
+            if request.num_tokens - allowance > most:
+                break
             if self._may_sit(request, plan) and self._try(request, plan):
-                allowance -= plan.prefill(request, allowance)
+                allowance -= self._start(request, allowance, plan)
+        return allowance
 
     def admit_urgent(self, plan: Plan) -> None:
         """Let requests take seats and blocks from running ones that are strictly less urgent."""
         while not plan.held_up:
-            request = self._waiting.first(plan.now, closed_lanes=plan.closed_lanes)
+            request = self.entrance.first(plan)
             if request is None or not self._is_urgent(request, plan):
                 return
             for victim in self._victims_for(request):
@@ -201,12 +209,21 @@ class Admission:
         assert len(self._following) == self._waiting.num_apart, "a request is set apart and waits for nobody"
         assert self._earmarked is None or self._earmarked.id in self._blocked, "a request is earmarked and not blocked"
 
+    def _why_nobody(self) -> str:
+        own = "blocks" if self._blocked else "prefix" if self._following else ""
+        return own or (NOTHING if self.entrance.is_continuous else "batching")
+
+    def _start(self, request: Request, limit: int, plan: Plan) -> int:
+        """Give a request that has just sat down its first chunk, or say why it has none; return its tokens."""
+        size = plan.prefill(request, limit)
+        if not size:
+            plan.batch.deferred.append(Deferral(request.id, "budget"))
+        return size
+
     def _may_sit(self, request: Request, plan: Plan) -> bool:
         """Tell whether anything but blocks keeps ``request`` out; nobody behind it may sit down then, either."""
         if not self._running.num_free_seats:
             plan.held_up = "seats"
-        elif not self.gate.is_open and request.admitted_at is None:
-            plan.held_up = "batching"
         elif not all(self._policy.may_preempt(request, victim) for victim in plan.victims):
             plan.held_up = "preemption"
         return not plan.held_up
@@ -219,8 +236,6 @@ class Admission:
     def _try(self, request: Request, plan: Plan) -> bool:
         """Let ``request`` sit down if its blocks fit and nobody is computing its prefix."""
         room = self._pool.num_free - self._headroom(request)
-        if request.wait.needs_blocks > room:
-            return self._set_aside(request, request.wait.needs_blocks, plan)
         match = self.cache.match(request)
         if match.leader is not None and not self._policy.may_preempt(request, match.leader):
             return self._follow(request, match, plan.now)
@@ -233,8 +248,8 @@ class Admission:
     def _set_misfits_aside(self, plan: Plan) -> None:
         """Set aside whoever is ahead of all short ones and does not fit, so that it counts who passes it."""
         while not plan.held_up:
-            request = self._waiting.first(plan.now, closed_lanes=plan.closed_lanes)
-            if request is None or request.wait.lane == 0:
+            request = self.entrance.first(plan)
+            if request is None or self._waiting.is_short(request):
                 return
             room = self._pool.num_free - self._headroom(request)
             if math.ceil(request.num_tokens / self._config.block_size) <= room:
@@ -262,6 +277,7 @@ class Admission:
 
     def _sit(self, request: Request, hits: list[Block], count: int, plan: Plan) -> None:
         self._pass_blocked(request)
+        self._has_news |= bool(hits and self._blocked)  # who shares the hits needs less, too
         self.leave(request, plan.now)
         self._running.sit(request, hits, count)
         self.cache.claim(request, hits)
@@ -278,7 +294,6 @@ class Admission:
         self.num_prompt_tokens += request.num_prompt_tokens
         self.num_cached_tokens += request.num_cached_tokens
         self._limits.left_queue(request)
-        self.gate.let_in()
         if self._observer is not None:
             self._observer.charge(request, request.num_prompt_tokens - request.num_cached_tokens, 0)
 
@@ -343,10 +358,8 @@ class Admission:
         may_preempt = self._policy.may_preempt
         if not any(may_preempt(request, other) for other in self._running.requests.values()):
             return False
-        is_let_in = self.gate.is_open or request.admitted_at is not None
         return (
-            is_let_in
-            and all(may_preempt(request, victim) for victim in plan.victims)
+            all(may_preempt(request, victim) for victim in plan.victims)
             and not self._is_kept_out(request)
             and self._leaves_budget(request, plan)
         )

@@ -101,6 +101,10 @@ class Fair:
             if not self._num_waiting:
                 self._last = tenant
 
+    def may_pass(self, short: Request, long: Request) -> bool:
+        """Passing is service too: it is for those who have not had more than the one who is passed."""
+        return self.group_key(short.tenant) <= self.group_key(long.tenant)
+
     def charge(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
         tenant = request.tenant
         service = PROMPT_WEIGHT * num_prefill_tokens + OUTPUT_WEIGHT * num_output_tokens

@@ -15,7 +15,8 @@ request waits goes into the key from the start: ``priority + arrived_at / aging_
 ``priority - waited / aging_s``.
 
 Optional abilities, each a protocol of its own: ``Grouping`` orders groups of requests by a number that changes all the
-time, ``Sinking`` lets requests fall back, ``Observing`` is told what is computed and who ends.
+time, ``Sinking`` lets requests fall back, ``Passing`` decides who may pass beside a long prompt, ``Observing`` is told
+what is computed and who ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from hotseat.core.batch import Batch
 from hotseat.core.request import Request
 
-__all__ = ["Fcfs", "Grouping", "Key", "Observing", "Policy", "Priority", "Sinking"]
+__all__ = ["Fcfs", "Grouping", "Key", "Observing", "Passing", "Policy", "Priority", "Sinking"]
 
 Key: TypeAlias = tuple[float, ...]
 
@@ -72,6 +73,15 @@ class Sinking(Protocol):
 
     def key_at_head(self, request: Request, now: float) -> Key:
         """Return the key of a request that came to the head; if it has grown, the request goes back in the order."""
+        ...
+
+
+@runtime_checkable
+class Passing(Protocol):
+    """A policy under which not every short prompt may pass beside a long one."""
+
+    def may_pass(self, short: Request, long: Request) -> bool:
+        """Tell whether ``short``, which waits, may use the share for short prompts while ``long`` is prefilled."""
         ...
 
 

@@ -83,6 +83,7 @@ class Scheduler:
         self._released_ids: list[RequestId] = []
         self._num_steps = 0
         self._num_added = 0
+        self._short_debt = 0  # tokens that short prompts had beyond their share
         self._scheduled_at = 0.0
 
     # Coming and going
@@ -110,7 +111,7 @@ class Scheduler:
         request.gathered_logprobs = None if params.prompt_logprobs is None else []
         self._requests[request.id] = request
         self._limits.joined(request)
-        self._admission.gate.is_flushing = False
+        self._admission.entrance.gate.is_flushing = False
         self._admission.join(request, now)
 
     def abort(self, request_id: RequestId, now: float) -> RequestUpdate | None:
@@ -130,7 +131,7 @@ class Scheduler:
 
     def flush(self) -> None:
         """Tell that nobody else will come for now, so that a batching mode need not wait for a full batch."""
-        self._admission.gate.is_flushing = True
+        self._admission.entrance.gate.is_flushing = True
 
     # A step
 
@@ -175,7 +176,7 @@ class Scheduler:
     @property
     def is_gathering(self) -> bool:
         """Tell whether a batching mode waits for more requests before it lets anybody sit down: no work is stuck."""
-        return bool(len(self._waiting)) and not self._running.requests and not self._admission.gate.is_open
+        return self._admission.entrance.is_gathering
 
     @property
     def num_running(self) -> int:
@@ -189,8 +190,8 @@ class Scheduler:
         """Return when time alone changes something: a time-out, or a batching mode that stops waiting."""
         times = [self._limits.next_at()]
         oldest_at = self._limits.oldest_queued_at()
-        if oldest_at is not None and not self._running.requests and not self._admission.gate.is_open:
-            times.append(self._admission.gate.opens_at(oldest_at))
+        if oldest_at is not None and self._admission.entrance.is_gathering:
+            times.append(self._admission.entrance.gate.opens_at(oldest_at))
         return min((at for at in times if at is not None), default=None)
 
     def explain(self, request_id: RequestId, now: float) -> Explanation | None:
@@ -276,15 +277,24 @@ class Scheduler:
                 plan.prefill(request, 1)
 
     def _prefill_short_beside_long(self, plan: Plan) -> None:
-        """While a prompt longer than a step is computed, serve short ones first, from their share of the budget."""
+        """While a prompt longer than a step is computed, serve short ones first, from their share of the budget.
+
+        Those that sit get all they lack, as was promised when they sat down; what that takes beyond the share is a debt
+        to the long ones, which later short ones pay.
+        """
         share = self.config.short_prefill_share
-        if not (self._running.num_long and share and plan.left > 0):
+        if not (self._running.num_long and share):
+            self._short_debt = 0
             return
-        allowance = per_step = max(1, int(plan.left * share))
+        if plan.left <= 0:
+            return
+        per_step = max(1, int(plan.left * share))
+        allowance = per_step - self._short_debt
         for request in self._prefilling_in_order():
-            if request.wait.lane == 0 and request.id not in plan.served:
-                allowance -= plan.prefill(request, allowance)
-        self._admission.admit_short(plan, allowance, per_step)
+            if self._waiting.is_short(request) and request.id not in plan.served:
+                allowance -= plan.prefill(request, plan.left)
+        allowance = self._admission.admit_short(plan, allowance, per_step)
+        self._short_debt = max(0, -allowance)
 
     def _prefill_and_admit(self, plan: Plan) -> None:
         """Spend what is left of the budget on running prefills and on new ones, in the policy's order."""

@@ -1,13 +1,14 @@
 """The waiting queue: policy order, O(log n) to join, O(1) to leave, and no cost for those who just wait.
 
-    lane 0   prompts that count as short beside a long one     heap by (key, serial)
-    lane 1   up to twice as long                               heap
-    lane 2   up to four times as long                          heap …
+    lane 0   up to 16 tokens                heap by (key, serial)
+    lane 1   up to 32                       heap
+    lane 2   up to 64                       heap …
 
-A lane holds requests of about the same length. The next request is the smallest of the lanes' heads, so the lanes
-together keep the exact order; but when one head's blocks do not fit, a step can go on with another lane at once,
-however many of the same length stand behind it. With a ``Grouping`` policy a lane has one heap for each group, and
-the groups are in a heap by a number that only grows, put right when it is looked at.
+A lane holds requests of about the same length; the first lanes, together, those that count as short beside a long one.
+The next request is the smallest of the lanes' heads, so the lanes together keep the exact order; but when one head's
+blocks do not fit, a step can go on with another lane at once, however many of the same length stand behind it. With a
+``Grouping`` policy a lane has one heap for each group, and the groups are in a heap by a number that only grows, put
+right when it is looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from hotseat.core.policy import Grouping, Key, Policy, Sinking
 from hotseat.core.request import Request
 
 __all__ = ["Rank", "WaitingQueue"]
+
+LANE_TOKENS = 16  # of the first lane
 
 Rank: TypeAlias = tuple[float, str, Key, int]  # group key, group, key, serial: the order of everything
 
@@ -123,6 +126,7 @@ class WaitingQueue:
         self._grouping = policy if isinstance(policy, Grouping) else None
         self._sinking = policy if isinstance(policy, Sinking) else None
         self._short_tokens = max(1, short_tokens)
+        self._num_short_lanes = _size_class(self._short_tokens) + 1
         self._lanes: list[_Lane] = []
         self._apart: dict[str, Request] = {}
         self._num_offered = 0
@@ -131,6 +135,7 @@ class WaitingQueue:
         return self._num_offered + len(self._apart)
 
     def __iter__(self) -> Iterator[Request]:
+        """Yield all, in no order."""
         yield from self._apart.values()
         for lane in self._lanes:
             yield from lane
@@ -144,10 +149,18 @@ class WaitingQueue:
         wait = request.wait
         return (self._grouping.group_key(wait.group) if self._grouping else 0.0, wait.group, wait.key, request.serial)
 
+    def is_short(self, request: Request) -> bool:
+        """Tell whether a request, waiting or running, counts as short beside a long one."""
+        return request.wait.lane < self._num_short_lanes
+
+    def is_offered(self, request: Request) -> bool:
+        """Tell whether a request waits and is not set apart."""
+        return request.wait.ticket is not None
+
     def join(self, request: Request, now: float) -> None:
         """Take in a request that arrived or was preempted."""
         wait = request.wait
-        wait.lane = (max(0, request.num_tokens - 1) // self._short_tokens).bit_length()
+        wait.lane = _size_class(request.num_tokens) + (request.num_tokens > self._short_tokens)
         if self._grouping is not None:
             wait.group = self._grouping.group(request)
             self._grouping.joined(request)
@@ -171,20 +184,18 @@ class WaitingQueue:
         if self._apart.pop(request.id, None) is not None:
             self._offer(request)
 
-    def first(self, now: float, *, closed_lanes: frozenset[int] | set[int] = frozenset()) -> Request | None:
+    def first(
+        self, now: float, *, closed_lanes: frozenset[int] | set[int] = frozenset(), short_only: bool = False
+    ) -> Request | None:
         """Return the first request in the order, leaving out whole lanes."""
         best: Request | None = None
-        for index, lane in enumerate(self._lanes):
+        for index, lane in enumerate(self._lanes[: self._num_short_lanes] if short_only else self._lanes):
             if index in closed_lanes:
                 continue
             head = self._settled_head(lane, now)
             if head is not None and (best is None or self.rank(head) < self.rank(best)):
                 best = head
         return best
-
-    def first_short(self, now: float) -> Request | None:
-        """Return the first of the requests that count as short."""
-        return self._settled_head(self._lanes[0], now) if self._lanes else None
 
     def _settled_head(self, lane: _Lane, now: float) -> Request | None:
         """Return the lane's head, after those that lost their place have gone back."""
@@ -207,3 +218,7 @@ class WaitingQueue:
     def _withdraw(self, request: Request) -> None:
         self._lanes[request.wait.lane].discard(request)
         self._num_offered -= 1
+
+
+def _size_class(num_tokens: int) -> int:
+    return (max(0, num_tokens - 1) // LANE_TOKENS).bit_length()
