@@ -67,6 +67,17 @@ def test_scalar_is_measured_only_when_it_is_asked_for(
     assert {point["isa"] for point in json.loads(path.read_text())["points"]} == set(ISAS[1:] or ISAS)
 
 
+def test_the_options_in_the_file_name_no_place_on_this_machine(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, cache = tmp_path / "kernels.json", tmp_path / "cache"
+    words = [model, "--rows", "1", "--contexts", "16", "--dtype", "int8", "--num-rounds", "1", "--cache-dir", cache]
+    run(capsys, "kernels", *words, "--json", path)
+    options = json.loads(path.read_text())["options"]
+    assert (options["rows"], options["dtype"]) == ("1", "int8")
+    assert str(tmp_path) not in json.dumps(options)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_step_is_broken_down(dtype: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "step.json"

@@ -47,7 +47,7 @@ class ProfileCommand:
                 "started_at": started_at,
                 "model": model.name,
                 "machine": dict(machine),
-                "options": {name: str(value) for name, value in asdict(options).items() if value is not None},
+                "options": _quoted(options),
             }
             _write(options.json, json.dumps(document | results) + "\n")
             sys.stdout.write(f"written to {options.json}\n")
@@ -84,6 +84,15 @@ def _measure(model: models.LoadedModel, options: ProfileOptions) -> tuple[str, d
         return step.measure(model, options).report(options.statistic)
     except ImportError as error:
         raise ConfigError(f"this needs the native extension, which cannot be loaded: {error}") from error
+
+
+def _quoted(options: ProfileOptions) -> dict[str, str]:
+    """Return the options that say what was measured, not where things lie on this machine."""
+    return {
+        name: str(value)
+        for name, value in asdict(options).items()
+        if value is not None and name not in ("model", "cache_dir", "json")
+    }
 
 
 def _describe_statistic(options: ProfileOptions) -> str:
