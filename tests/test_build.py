@@ -126,6 +126,18 @@ def test_a_policy_of_the_users_own_is_imported(model: str, monkeypatch: pytest.M
     assert isinstance(assembled(model, scheduling_policy="my_policies:Lifo").scheduler.policy, Lifo)
 
 
+@pytest.mark.parametrize("runner", ["auto", "reference"])
+def test_a_model_without_groups_can_be_computed_in_gguf_mode(
+    model: str, runner: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assembled(model, dtype="gguf", runner=runner).runner.close()
+    lines = [record.getMessage() for record in caplog.records if "dtype gguf" in record.getMessage()]
+    assert lines == [
+        "dtype gguf: 15 of 15 matrices are F32 in the file and were rounded to Q8_0, 8-bit codes in groups of 32"
+    ]
+
+
 @pytest.fixture
 def without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this Python one in which the extension was never built."""

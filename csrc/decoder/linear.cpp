@@ -40,6 +40,18 @@ Linear::Linear(const KernelTable& kernels, Team& team, Arena& arena, WeightMode 
     });
 }
 
+const StoredMatrix* Linear::find(const std::vector<StoredMatrix>& sources, int panel, int column, int* row) const {
+    size_t source = 0;
+    *row = panel * kPanel + column;
+    if (interleave_) {
+        source = column / (kPanel / 2);
+        *row = panel * (kPanel / 2) + column % (kPanel / 2);
+        return *row < sources[source].rows ? &sources[source] : nullptr;
+    }
+    while (source < sources.size() && *row >= sources[source].rows) *row -= sources[source++].rows;
+    return source < sources.size() ? &sources[source] : nullptr;
+}
+
 void Linear::pack_panel(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int panel,
                         float* scratch) {
     if (mode_ == WeightMode::int8)  // the code of zero, also for columns and
@@ -47,18 +59,10 @@ void Linear::pack_panel(const KernelTable& kernels, const std::vector<StoredMatr
         std::memset(panels_.as<uint8_t>() + static_cast<size_t>(panel) * steps_ * kPanelStep, 128,
                     static_cast<size_t>(steps_) * kPanelStep);
     for (int column = 0; column < kPanel; ++column) {
-        size_t source = 0;
-        int row = panel * kPanel + column;
-        if (interleave_) {
-            source = column / (kPanel / 2);
-            row = panel * (kPanel / 2) + column % (kPanel / 2);
-            if (row >= sources[source].rows) continue;
-        } else {
-            while (source < sources.size() && row >= sources[source].rows) row -= sources[source++].rows;
-            if (source == sources.size()) break;
-        }
-        const StoredMatrix& matrix = sources[source];
-        kernels.dequantize_row(matrix.kind, matrix.data + row * matrix.row_bytes, in_features_, scratch);
+        int row = 0;
+        const StoredMatrix* matrix = find(sources, panel, column, &row);
+        if (matrix == nullptr) continue;
+        kernels.dequantize_row(matrix->kind, matrix->data + row * matrix->row_bytes, in_features_, scratch);
         pack_column(kernels, scratch, panel, column);
     }
 }

@@ -25,13 +25,10 @@ inline int values_per_step(WeightMode mode) { return mode == WeightMode::int8 ? 
 
 // Bytes of one encoded activation row.
 inline size_t encoded_row_bytes(WeightMode mode, int in_features) {
-    const size_t n = in_features;
-    if (mode == WeightMode::grouped) return n + n / 32 * 4 + n / 16 * 4;
+    const size_t n = in_features, num_groups = (n + 31) / 32;
+    if (mode == WeightMode::grouped) return num_groups * (32 + 4 + 2 * 4);  // see quantize_groups
     return (n + values_per_step(mode) - 1) / values_per_step(mode) * 4;
 }
-
-// Whether `kind` can be multiplied as it is stored.
-bool is_grouped(Kind kind);
 
 // Width of the Hadamard blocks that int8 rotates with: the largest power of two
 // up to 64 that divides n.
@@ -72,15 +69,16 @@ private:
     struct Half {
         GroupFormat format;
         size_t start;  // bytes into panels_
-        int source;    // whose rows are its columns, or -1 for padding alone
-        int first_row;
     };
+    int num_groups(const GroupFormat& format) const { return (in_features_ + 31) / 32 * 32 / format.group; }
 
     void pack_grouped(const KernelTable& kernels, Team& team, Arena& arena, const std::vector<StoredMatrix>& sources);
     void plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources);
-    void pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, const Half& half);
+    void pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int half);
     void compute_grouped(const KernelTable& kernels, const EncodedRows& input, int first, int rows, float* out,
                          size_t out_stride, int columns, Epilogue epilogue, int panel) const;
+    // Where a column of a panel is stored, or null for padding.
+    const StoredMatrix* find(const std::vector<StoredMatrix>& sources, int panel, int column, int* row) const;
     void pack_panel(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int panel, float* scratch);
     void pack_column(const KernelTable& kernels, float* values, int panel, int column);
 

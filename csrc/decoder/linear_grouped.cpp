@@ -12,6 +12,9 @@ constexpr int kGroupedRowBlock = 96;
 
 GroupFormat format_of(Kind kind) {
     switch (kind) {
+        case Kind::F32:
+        case Kind::F16:
+        case Kind::BF16:  // rounded to Q8_0
         case Kind::Q8_0:
             return {.bits = 8, .group = 32, .offset = 128, .has_minimum = false, .scale_is_half = true};
         case Kind::Q4_0:
@@ -28,33 +31,27 @@ GroupFormat format_of(Kind kind) {
             return {.bits = 8, .group = 32, .offset = 0, .has_minimum = true, .scale_is_half = false};
         case Kind::Q6_K:
             return {.bits = 8, .group = 16, .offset = 32, .has_minimum = false, .scale_is_half = false};
-        default:
-            throw std::invalid_argument("a tensor is not stored in groups");
     }
+    throw std::invalid_argument("there is no such kind of tensor");
 }
 
 }  // namespace
 
-bool is_grouped(Kind kind) { return kind != Kind::F32 && kind != Kind::F16 && kind != Kind::BF16; }
-
-// A half panel has one format, so a matrix that is followed by another must fill whole halves.
+// A half panel has one format, so matrices of different formats must not meet in one.
 void Linear::plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources) {
     size_t start = 0;
-    const auto append = [&](int source, int first_row) {
-        const GroupFormat format = format_of(sources[source < 0 ? 0 : source].kind);
-        halves_.push_back({format, start, source, first_row});
-        start += format.bytes_per_group() * (in_features_ / format.group);
-    };
-    if (interleave_) {
-        for (int panel = 0; panel < num_panels_; ++panel)
-            for (int source = 0; source < 2; ++source) append(source, panel * kHalfPanel);
-    } else {
-        for (size_t source = 0; source < sources.size(); ++source) {
-            if (source + 1 < sources.size() && sources[source].rows % kHalfPanel != 0)
-                throw std::invalid_argument("matrices that are multiplied together must have multiples of 32 rows");
-            for (int row = 0; row < sources[source].rows; row += kHalfPanel) append(static_cast<int>(source), row);
+    for (int half = 0; half < 2 * num_panels_; ++half) {
+        GroupFormat format = format_of(sources[0].kind);  // of a half that is padding alone
+        for (int column = 0; column < kHalfPanel; ++column) {
+            int row = 0;
+            const StoredMatrix* matrix = find(sources, half / 2, half % 2 * kHalfPanel + column, &row);
+            if (matrix == nullptr) break;
+            if (column > 0 && !(format_of(matrix->kind) == format))
+                throw std::invalid_argument("matrices of different formats need multiples of 32 rows");
+            format = format_of(matrix->kind);
         }
-        if (halves_.size() % 2 != 0) append(-1, 0);
+        halves_.push_back({format, start});
+        start += format.bytes_per_group() * num_groups(format);
     }
     panels_ = arena.take(start + 4096);
 }
@@ -63,22 +60,22 @@ void Linear::pack_grouped(const KernelTable& kernels, Team& team, Arena& arena,
                           const std::vector<StoredMatrix>& sources) {
     plan_halves(arena, sources);
     team.run([&](int member) {
-        team.for_each(static_cast<int>(halves_.size()), member,
-                      [&](int i, int) { pack_half(kernels, sources, halves_[i]); });
+        team.for_each(2 * num_panels_, member, [&](int half, int) { pack_half(kernels, sources, half); });
     });
 }
 
-void Linear::pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, const Half& half) {
-    if (half.source < 0) return;
-    const StoredMatrix& matrix = sources[half.source];
-    const int num_groups = in_features_ / half.format.group;
-    std::vector<uint8_t> codes(in_features_);
-    std::vector<float> scales(num_groups), minima(num_groups);
-    for (int column = 0; column < kHalfPanel && half.first_row + column < matrix.rows; ++column) {
-        kernels.unpack_groups(matrix.kind, matrix.data + (half.first_row + column) * matrix.row_bytes, in_features_,
-                              codes.data(), scales.data(), minima.data());
-        kernels.pack_groups(half.format, codes.data(), scales.data(), minima.data(), num_groups,
-                            panels_.as<uint8_t>() + half.start, column);
+void Linear::pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int half) {
+    const GroupFormat& format = halves_[half].format;
+    std::vector<uint8_t> codes(static_cast<size_t>(num_groups(format)) * format.group);
+    std::vector<float> scales(num_groups(format)), minima(num_groups(format));
+    for (int column = 0; column < kHalfPanel; ++column) {
+        int row = 0;
+        const StoredMatrix* matrix = find(sources, half / 2, half % 2 * kHalfPanel + column, &row);
+        if (matrix == nullptr) break;
+        kernels.unpack_groups(matrix->kind, matrix->data + row * matrix->row_bytes, in_features_, codes.data(),
+                              scales.data(), minima.data());
+        kernels.pack_groups(format, codes.data(), scales.data(), minima.data(), num_groups(format),
+                            panels_.as<uint8_t>() + halves_[half].start, column);
     }
 }
 
@@ -93,7 +90,7 @@ void Linear::compute_grouped(const KernelTable& kernels, const EncodedRows& inpu
             .activation_stride = input.stride,
             .rows = rows,
             .half = panels_.as<uint8_t>() + half.start,
-            .num_groups = in_features_ / half.format.group,
+            .num_groups = num_groups(half.format),
             .sums = sums[i],
         });
     }

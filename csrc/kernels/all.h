@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/dequantize.h"
 #include "kernels/linear.h"
+#include "kernels/groups.h"
 #include "kernels/grouped.h"
 #include "kernels/attention.h"
 #include "kernels/vocabulary.h"

@@ -125,11 +125,12 @@ struct KernelTable {
 
     void (*linear)(const LinearTile& tile);
 
-    // Codes [n], scales and minima [n / group] of one stored row of a grouped kind.
+    // Codes [n], scales and minima [n / group] of one stored row, all up to whole groups; a kind without groups is
+    // rounded to Q8_0.
     void (*unpack_groups)(Kind kind, const uint8_t* source, int n, uint8_t* codes, float* scales, float* minima);
     void (*pack_groups)(const GroupFormat& format, const uint8_t* codes, const float* scales, const float* minima,
                         int num_groups, uint8_t* half, int column);
-    // n, a multiple of 32, values as n int8, n / 32 scales and n / 16 sums.
+    // n values as int8 in whole groups of 32, zeros at the end, then a scale each 32 and a sum each 16 of them.
     void (*quantize_groups)(const float* x, int n, uint8_t* out);
     void (*grouped_sums)(const GroupedTile& tile);
     void (*finish_grouped)(const float* left, const float* right, int rows, int columns, Epilogue epilogue, float* out,

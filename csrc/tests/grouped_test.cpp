@@ -125,10 +125,74 @@ TEST(grouped_gate_and_up_may_be_of_different_kinds) {
     }
 }
 
+TEST(grouped_matrices_of_one_format_may_share_a_half_panel) {
+    Random random(34);
+    Team team(2);
+    constexpr int n = 64, rows = 5;
+    const Stored first(random, kLayouts[0], 40, n), second(random, kLayouts[0], 13, n);
+    std::vector<float> x(rows * n);
+    for (float& value : x) value = random.normal();
+    const auto together =
+        multiply(scalar_table(), team, {first.matrix, second.matrix}, false, x, rows, n, Epilogue::store);
+    const auto left = multiply(scalar_table(), team, {first.matrix}, false, x, rows, n, Epilogue::store);
+    const auto right = multiply(scalar_table(), team, {second.matrix}, false, x, rows, n, Epilogue::store);
+    for (int row = 0; row < rows; ++row)
+        for (int c = 0; c < 53; ++c)
+            CHECK(same(together[row * 53 + c], c < 40 ? left[row * 40 + c] : right[row * 13 + c - 40]),
+                  "row %d, column %d", row, c);
+}
+
+TEST(grouped_rounds_what_is_stored_without_groups) {
+    Random random(35);
+    Team team(2);
+    constexpr int outputs = 50, rows = 7;
+    for (Kind kind : {Kind::F32, Kind::F16, Kind::BF16})
+        for (int n : {1, 16, 32, 33, 70, 128}) {
+            const size_t row_bytes = static_cast<size_t>(n) * (kind == Kind::F32 ? 4 : 2);
+            std::vector<uint8_t> data(outputs * row_bytes);
+            for (int i = 0; i < outputs * n; ++i) {
+                const float value = random.normal();
+                uint32_t bits;
+                std::memcpy(&bits, &value, 4);
+                const uint16_t half = static_cast<uint16_t>((random.below(2) << 15) | random.below(0x4400));
+                const uint16_t upper = static_cast<uint16_t>(bits >> 16);
+                if (kind == Kind::F32) std::memcpy(data.data() + i * 4, &bits, 4);
+                if (kind != Kind::F32) std::memcpy(data.data() + i * 2, kind == Kind::F16 ? &half : &upper, 2);
+            }
+            const StoredMatrix matrix{kind, data.data(), row_bytes, outputs};
+            std::vector<float> x(rows * n), w(n);
+            for (float& value : x) value = random.normal();
+            const auto expected = multiply(scalar_table(), team, {matrix}, false, x, rows, n, Epilogue::store);
+            for (int row = 0; row < rows; ++row)
+                for (int c = 0; c < outputs; ++c) {
+                    scalar_table().dequantize_row(kind, data.data() + c * row_bytes, n, w.data());
+                    double sum = 0, bound = 1e-4;  // half a code of either side a product
+                    for (int i = 0; i < n; ++i) {
+                        const int end = std::min(n, i / 32 * 32 + 32);
+                        float largest_w = 0, largest_x = 0;
+                        for (int j = i / 32 * 32; j < end; ++j) {
+                            largest_w = std::max(largest_w, std::fabs(w[j]));
+                            largest_x = std::max(largest_x, std::fabs(x[row * n + j]));
+                        }
+                        sum += static_cast<double>(w[i]) * x[row * n + i];
+                        bound += 1.01 * (largest_w * std::fabs(x[row * n + i]) + largest_x * std::fabs(w[i])) / 254 +
+                                 static_cast<double>(largest_w) * largest_x / 254 / 254;
+                    }
+                    CHECK(close(expected[row * outputs + c], sum, bound), "%d values, row %d, column %d: %g, not %g", n,
+                          row, c, static_cast<double>(expected[row * outputs + c]), sum);
+                }
+            for (const KernelTable* table : tables()) {
+                const auto actual = multiply(*table, team, {matrix}, false, x, rows, n, Epilogue::store);
+                for (size_t i = 0; i < actual.size(); ++i)
+                    CHECK(same(actual[i], expected[i]), "%s, %d values, value %zu", table->name, n, i);
+            }
+        }
+}
+
 TEST(grouped_refuses_what_it_cannot_hold) {
     Random random(33);
     Team team(1);
-    const Stored first(random, kLayouts[0], 40, 64), second(random, kLayouts[0], 32, 64);
+    const Stored first(random, kLayouts[0], 40, 64), second(random, kLayouts[1], 32, 64);
     bool refused = false;
     try {
         Arena arena;

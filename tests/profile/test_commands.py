@@ -67,6 +67,13 @@ def test_scalar_is_measured_only_when_it_is_asked_for(
     assert {point["isa"] for point in json.loads(path.read_text())["points"]} == set(ISAS[1:] or ISAS)
 
 
+def test_weights_without_groups_are_measured_as_gguf_when_that_is_asked_for(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = run(capsys, "kernels", model, "--rows", "1", "--contexts", "16", "--dtype", "gguf", "--num-rounds", "1")
+    assert "gguf" in text
+
+
 def test_the_options_in_the_file_name_no_place_on_this_machine(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +123,6 @@ def test_a_step_is_broken_down(dtype: str, model: Path, tmp_path: Path, capsys: 
         (["kernels", "--statistic", "worst"], "invalid choice: 'worst'"),
         (["kernels", "--batch", "1"], "unknown option --batch"),
         (["kernels", "/nowhere/at/all"], "there is no file or directory /nowhere/at/all"),
-        (["kernels", "MODEL", "--dtype", "gguf"], "dtype gguf needs weights in GGUF's groups"),
         (["step", "--batch", "1,x"], "batch must list integers of at least 1"),
         (["step", "--context", "0"], "context must be at least 1"),
         (["step", "--temperature", "-1"], "temperature must not be negative"),

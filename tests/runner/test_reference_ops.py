@@ -10,6 +10,7 @@ from hotseat.runner.reference_ops import (
     hadamard_width,
     linear,
     linear_int8,
+    nearest_groups,
     quantize_rows,
     rms_norm,
     rope,
@@ -167,3 +168,14 @@ def test_int8_with_rotation_tolerates_outliers() -> None:
     rotated = error(linear_int8(x, *quantize_rows(block_hadamard(weight, 64))))
     assert rotated < 0.02
     assert rotated < plain / 2
+
+
+def test_nearest_groups_are_no_farther_than_half_a_code() -> None:
+    weight = randn(9, 70) * np.exp2(RNG.integers(-12, 4, (9, 1))).astype(np.float32)
+    rounded = nearest_groups(weight)
+    for begin in range(0, 70, 32):
+        group = slice(begin, begin + 32)
+        largest = np.abs(weight[:, group]).max(axis=1, keepdims=True)
+        # The scale has eleven bits, so the largest value may be that much beyond the last code.
+        assert np.all(np.abs(rounded[:, group] - weight[:, group]) <= largest * (0.5 / 127 + 2.0**-11))
+    assert np.array_equal(nearest_groups(np.zeros((2, 40), np.float32)), np.zeros((2, 40), np.float32))

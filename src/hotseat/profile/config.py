@@ -60,7 +60,8 @@ class KernelBenchOptions(ProfileOptions):
     streams: int = field(default=8, metadata={"help": "sequences that decode side by side, for attention"})
     queries: int = field(default=512, metadata={"help": "rows of a prefill, for attention"})
     dtype: str | None = field(
-        default=None, metadata={"help": "precisions of the weights (default: all; gguf only from a GGUF file)"}
+        default=None,
+        metadata={"help": "precisions of the weights (default: all; gguf if the file has groups)"},
     )
     isa: str | None = field(
         default=None,

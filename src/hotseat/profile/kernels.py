@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from hotseat.errors import ConfigError
 from hotseat.models import LoadedModel
 from hotseat.profile.attention import attention_point
 from hotseat.profile.config import WEIGHT_DTYPES, KernelBenchOptions
@@ -20,7 +19,8 @@ from hotseat.profile.shapes import LinearShape, linear_shapes
 from hotseat.profile.tables import describe_limits, format_points
 from hotseat.runner import _native
 from hotseat.runner.config import resolve_kv_cache_dtype
-from hotseat.runner.native import check_stored_in_groups, default_threads, resolve_isa
+from hotseat.runner.groups import UNGROUPED_KINDS, matrix_kinds
+from hotseat.runner.native import default_threads, resolve_isa
 
 __all__ = ["KernelTimes", "measure"]
 
@@ -76,7 +76,7 @@ def measure(model: LoadedModel, options: KernelBenchOptions) -> KernelTimes:
     """Measure the shapes of ``model``.
 
     Raises:
-        ConfigError: the machine does not have an instruction set, or the file no weights in groups.
+        ConfigError: the machine does not have an instruction set.
     """
     dtypes = _dtypes(model, options)
     isas = [resolve_isa(name) for name in options.isas or _fast_isas()]
@@ -102,14 +102,10 @@ def _fast_isas() -> list[str]:
 
 
 def _dtypes(model: LoadedModel, options: KernelBenchOptions) -> list[str]:
-    dtypes = options.dtypes or list(WEIGHT_DTYPES)
-    try:
-        check_stored_in_groups(model.spec, model.weights)
-    except ConfigError:
-        if options.dtypes and "gguf" in options.dtypes:
-            raise
-        return [dtype for dtype in dtypes if dtype != "gguf"]
-    return dtypes
+    if options.dtypes:
+        return options.dtypes
+    has_groups = not matrix_kinds(model.spec, model.weights).keys() <= set(UNGROUPED_KINDS)
+    return [dtype for dtype in WEIGHT_DTYPES if has_groups or dtype != "gguf"]
 
 
 def _linear_jobs(bench: _Bench, dtype: str) -> list[tuple[Point, Measure]]:

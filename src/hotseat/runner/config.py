@@ -42,7 +42,7 @@ class RunnerConfig:
         default="auto",
         metadata={
             "help": "precision of the weights and of what they are multiplied with; auto is int8 "
-            "(8-bit weights and activations), fp32 is exact, gguf keeps the bits of the file (fastest alone)",
+            "(8-bit weights and activations), fp32 is exact, gguf keeps a GGUF file's bits (fastest alone)",
             "choices": DTYPES,
         },
     )

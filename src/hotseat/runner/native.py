@@ -15,6 +15,7 @@ from hotseat.models.spec import DecoderSpec
 from hotseat.models.weights import Weights, WeightTensor
 from hotseat.runner import _native
 from hotseat.runner.config import RunnerConfig
+from hotseat.runner.groups import check_groups, log_groups
 from hotseat.runner.results import StepResults
 from hotseat.runner.seats import Float32Array, Ragged, SeatTable
 
@@ -23,7 +24,6 @@ __all__ = ["NativeRunner", "default_threads"]
 logger = logging.getLogger(__name__)
 
 _GROUP = 16  # positions of a KV group in the kernels' layout
-_HALF_PANEL = 32  # columns of packed weights that share a storage format
 
 
 class NativeRunner:
@@ -42,7 +42,8 @@ class NativeRunner:
             )
         self._config = config
         if config.weight_dtype == "gguf":
-            check_stored_in_groups(spec, weights)
+            check_groups(spec, weights)
+            log_groups(spec, weights)
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
         self._decoder = _native.Decoder(
@@ -127,22 +128,6 @@ class NativeRunner:
         if versions != self._list_versions:
             self._decoder.set_sampler_lists(_ragged(bias), _ragged(allowed), _ragged(banned))
             self._list_versions = versions
-
-
-def check_stored_in_groups(spec: DecoderSpec, weights: Weights) -> None:
-    """Make sure that every matrix can be multiplied as it is stored.
-
-    Raises:
-        ConfigError: one cannot; the message names it and its type.
-    """
-    for slot, tensor in weights.items():
-        is_matrix = len(tensor.shape) == 2 and (slot != "token_embedding" or spec.tie_word_embeddings)
-        if is_matrix and tensor.kind in ("F32", "F16", "BF16"):
-            raise ConfigError(f"dtype gguf needs weights in GGUF's groups, but {slot} is {tensor.kind}")
-        if is_matrix and slot.endswith((".q", ".k")) and tensor.shape[0] % _HALF_PANEL:
-            raise ConfigError(
-                f"dtype gguf needs multiples of {_HALF_PANEL} rows in q and k, {slot} has {tensor.shape[0]}"
-            )
 
 
 def resolve_isa(name: str) -> str:

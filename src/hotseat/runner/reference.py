@@ -10,7 +10,7 @@ multiply, and nothing else:
     fp32   float32 weights and inputs: the definition
     bf16   weights and inputs rounded to bf16, products and sums float32
     int8   see ``reference_ops.linear_int8``
-    gguf   the exact stored weights, inputs quantised in groups of 32
+    gguf   the exact stored weights, or the nearest in groups where they have none; inputs quantised in groups of 32
 
 Embedding rows are the exact stored values. Keys (after rotary) and values are rounded to ``kv_dtype`` when they are
 written, and attention reads the rounded ones, also those of its own step.
@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from hotseat.core.batch import Batch, StepOutput
 from hotseat.models.spec import LAYER_SLOTS, DecoderSpec
-from hotseat.models.weights import Weights
+from hotseat.models.weights import Weights, WeightTensor
 from hotseat.runner.config import RunnerConfig, WeightDtype
+from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.reference_ops import (
     Array,
     attention,
@@ -37,6 +38,7 @@ from hotseat.runner.reference_ops import (
     hadamard_width,
     linear,
     linear_int8,
+    nearest_groups,
     quantize_groups,
     quantize_rows,
     rms_norm,
@@ -63,6 +65,8 @@ class ReferenceRunner:
     """
 
     def __init__(self, spec: DecoderSpec, weights: Weights, config: RunnerConfig) -> None:
+        if config.weight_dtype == "gguf":
+            log_groups(spec, weights)
         self._spec = spec
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
@@ -70,8 +74,7 @@ class ReferenceRunner:
         self._cos, self._sin = rope_table(spec.rope, config.max_model_len)
         self._embedding = weights["token_embedding"].dequantize()
         self._output_norm = weights["output_norm"].dequantize()
-        output = weights["output"].dequantize() if "output" in weights else self._embedding
-        self._output = make_linear(output, config.weight_dtype)
+        self._output = make_linear(weights.get("output", weights["token_embedding"]), config.weight_dtype)
         self._layers = [_Layer(weights, i, config.weight_dtype) for i in range(spec.num_layers)]
 
     def execute(self, batch: Batch) -> StepOutput:
@@ -157,24 +160,26 @@ class _Layer:
         tensors = {slot: weights[f"layers.{index}.{slot}"] for slot in LAYER_SLOTS}
         self.attention_norm = tensors["attention_norm"].dequantize()
         self.mlp_norm = tensors["mlp_norm"].dequantize()
-        self.q = make_linear(tensors["q"].dequantize(), dtype)
-        self.k = make_linear(tensors["k"].dequantize(), dtype)
-        self.v = make_linear(tensors["v"].dequantize(), dtype)
-        self.attention_output = make_linear(tensors["attention_output"].dequantize(), dtype)
-        self.gate = make_linear(tensors["gate"].dequantize(), dtype)
-        self.up = make_linear(tensors["up"].dequantize(), dtype)
-        self.down = make_linear(tensors["down"].dequantize(), dtype)
+        self.q = make_linear(tensors["q"], dtype)
+        self.k = make_linear(tensors["k"], dtype)
+        self.v = make_linear(tensors["v"], dtype)
+        self.attention_output = make_linear(tensors["attention_output"], dtype)
+        self.gate = make_linear(tensors["gate"], dtype)
+        self.up = make_linear(tensors["up"], dtype)
+        self.down = make_linear(tensors["down"], dtype)
 
 
-def make_linear(weight: Array, dtype: WeightDtype) -> Linear:  # [N, K]
+def make_linear(tensor: WeightTensor, dtype: WeightDtype) -> Linear:  # [N, K]
     """Return the linear layer with these weights in the given mode."""
+    weight = tensor.dequantize()
     if dtype == "fp32":
         return lambda x: linear(x, weight)
     if dtype == "bf16":
         rounded = round_to_bf16(weight)
         return lambda x: linear(round_to_bf16(x), rounded)
     if dtype == "gguf":
-        return lambda x: linear(quantize_groups(x), weight)
+        exact_or_nearest = nearest_groups(weight) if tensor.kind in UNGROUPED_KINDS else weight
+        return lambda x: linear(quantize_groups(x), exact_or_nearest)
     quantized, scale = quantize_rows(block_hadamard(weight, hadamard_width(weight.shape[1])))
     return lambda x: linear_int8(x, quantized, scale)
 

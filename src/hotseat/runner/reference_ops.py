@@ -25,6 +25,7 @@ __all__ = [
     "hadamard_width",
     "linear",
     "linear_int8",
+    "nearest_groups",
     "quantize_groups",
     "quantize_rows",
     "rms_norm",
@@ -232,8 +233,31 @@ def linear_int8(
 
 
 def quantize_groups(
-    x: Array,  # [rows, K], K a multiple of 32
+    x: Array,  # [rows, K]
 ) -> Array:  # [rows, K]
     """Round each 32 values to ``scale * q`` as ``quantize_rows`` does for a row (as GGML's Q8_0, with fp32 scales)."""
-    quantized, scale = quantize_rows(x.reshape(-1, GROUP))
-    return (quantized * scale[:, None]).reshape(x.shape)
+    quantized, scale = quantize_rows(_in_groups(x))
+    return _in_rows(quantized * scale[:, None], x)
+
+
+def nearest_groups(
+    weight: Array,  # [N, K]
+) -> Array:  # [N, K]
+    """Round weights that are stored without groups to Q8_0: each 32 values to ``scale * q`` with an fp16 scale.
+
+    scale = float16(max|w| / 127), q = round_half_to_even(w / scale) in [-127, 127]; a scale of 0 gives zeros.
+    """
+    groups = _in_groups(weight)
+    with np.errstate(over="ignore"):
+        scale = quantize_rows(groups)[1].astype(np.float16).astype(np.float32)[:, None]
+    is_usable = scale > 0
+    quantized = np.rint(np.divide(groups, scale, out=np.zeros_like(groups), where=is_usable))
+    return _in_rows(np.clip(quantized, -127, 127) * scale, weight)
+
+
+def _in_groups(x: Array) -> Array:  # [rows * groups of a row, GROUP], the last one of a row filled up with zeros
+    return np.pad(x, ((0, 0), (0, -x.shape[1] % GROUP))).reshape(-1, GROUP)
+
+
+def _in_rows(groups: Array, like: Array) -> Array:
+    return np.ascontiguousarray(groups.reshape(len(like), -1)[:, : like.shape[1]])
