@@ -71,6 +71,7 @@ def test_a_served_model_answers_is_counted_recorded_and_goes_down_in_good_order(
             ignore_eos=True,
         )
         assert answer["usage"]["completion_tokens"] == 5
+        assert json.loads(server.get("/version"))["determinism"]["any_batch"] is True
         metrics = server.get("/metrics")
         assert 'vllm:generation_tokens_total{engine="0",model_name="small"} 5.0' in metrics
         assert 'num_gpu_blocks="40"' in metrics

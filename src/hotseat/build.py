@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from hotseat import capacity, options
-from hotseat.core.batch import Runner
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.policy import Policy
 from hotseat.core.scheduler import Scheduler
@@ -32,6 +31,7 @@ from hotseat.models import (
 )
 from hotseat.models import load as load_model
 from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, resolve_dtype, resolve_kv_cache_dtype
+from hotseat.runner.determinism import ModelRunner
 from hotseat.text import ChatTemplate, Tokenizer
 
 __all__ = [
@@ -202,7 +202,7 @@ class Assembly:
     scheduler_config: SchedulerConfig
     runner_config: RunnerConfig
     scheduler: Scheduler
-    runner: Runner
+    runner: ModelRunner
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -335,7 +335,7 @@ def make_policy(config: SchedulerConfig) -> Policy | None:
     return policy
 
 
-def make_runner(kind: str, spec: DecoderSpec, weights: Weights, config: RunnerConfig) -> Runner:
+def make_runner(kind: str, spec: DecoderSpec, weights: Weights, config: RunnerConfig) -> ModelRunner:
     """Return the native runner, or NumPy's when it is asked for or there is no native one.
 
     Raises:

@@ -10,7 +10,7 @@ import gc
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -120,6 +120,7 @@ def _services(
         read_step_time_error=lambda: engine.stats().step_time_error,
     )
     _log_capacity(assembly)
+    logger.info("answers are %s", assembly.runner.determinism)
     return ServerServices(
         engine=engine,
         generator=Generator(engine, assembly.tokenizer, assembly.limits),
@@ -133,6 +134,7 @@ def _services(
         honours_priority=scheduling.scheduling_policy != "fcfs",
         max_num_seqs=scheduling.max_num_seqs,
         max_num_queued_reqs=scheduling.max_num_queued_reqs,
+        determinism=asdict(assembly.runner.determinism),
         tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
     )
 

@@ -35,6 +35,12 @@ def test_health_ready_version_and_metrics_answer(server: FakeServer) -> None:
     assert metrics.body == b"hotseat:seats 8\n"
 
 
+def test_the_version_says_what_is_promised_about_bits(start: Callable[..., FakeServer]) -> None:
+    promise = {"any_batch": True, "any_threads": False, "exceptions": ("sums",)}
+    version = start(services={"determinism": promise}).get("/version").json()
+    assert version["determinism"] == {"any_batch": True, "any_threads": False, "exceptions": ["sums"]}
+
+
 def test_a_full_queue_leaves_the_server_healthy(start: Callable[..., FakeServer]) -> None:
     server = start(max_num_seqs=1, max_num_queued_reqs=1)
 

@@ -15,7 +15,9 @@ from hotseat.models.spec import DecoderSpec
 from hotseat.models.weights import Weights, WeightTensor
 from hotseat.runner import _native
 from hotseat.runner.config import RunnerConfig
+from hotseat.runner.determinism import Determinism, native_determinism
 from hotseat.runner.groups import check_groups, log_groups
+from hotseat.runner.numa import warn_if_spread
 from hotseat.runner.results import StepResults
 from hotseat.runner.seats import Float32Array, Ragged, SeatTable
 
@@ -65,6 +67,11 @@ class NativeRunner:
     def isa(self) -> str:
         """The instruction set in use."""
         return self._decoder.isa
+
+    @property
+    def determinism(self) -> Determinism:
+        """What is promised about the bits of answers."""
+        return native_determinism(self._config.weight_dtype)
 
     @property
     def num_threads(self) -> int:
@@ -175,15 +182,15 @@ def _cgroup_quota() -> float | None:
 
 
 def _threads(config: RunnerConfig) -> int:
-    if config.threads is None:
-        return default_threads()
-    if config.threads > _num_cpus():
+    threads = default_threads() if config.threads is None else config.threads
+    if threads > _num_cpus():
         logger.warning(
             "threads is %d, but only %d CPUs may be used: threads that wait for each other's turn make steps slow",
-            config.threads,
+            threads,
             _num_cpus(),
         )
-    return config.threads
+    warn_if_spread(os.sched_getaffinity(0), threads)
+    return threads
 
 
 def _shape(spec: DecoderSpec) -> dict[str, Any]:

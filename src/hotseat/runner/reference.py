@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from hotseat.core.batch import Batch, StepOutput
 from hotseat.models.spec import LAYER_SLOTS, DecoderSpec
-from hotseat.models.weights import Weights, WeightTensor
+from hotseat.models.weights import Weights
 from hotseat.runner.config import RunnerConfig, WeightDtype
+from hotseat.runner.determinism import Determinism, reference_determinism
 from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.reference_ops import (
     Array,
@@ -74,8 +75,16 @@ class ReferenceRunner:
         self._cos, self._sin = rope_table(spec.rope, config.max_model_len)
         self._embedding = weights["token_embedding"].dequantize()
         self._output_norm = weights["output_norm"].dequantize()
-        self._output = make_linear(weights.get("output", weights["token_embedding"]), config.weight_dtype)
+        tied = "output" not in weights
+        output = weights["token_embedding" if tied else "output"]
+        values = self._embedding if tied else output.dequantize()
+        self._output = make_linear(values, output.kind, config.weight_dtype)
         self._layers = [_Layer(weights, i, config.weight_dtype) for i in range(spec.num_layers)]
+
+    @property
+    def determinism(self) -> Determinism:
+        """What is promised about the bits of answers."""
+        return reference_determinism()
 
     def execute(self, batch: Batch) -> StepOutput:
         """Compute all chunks of ``batch`` and sample where ``samples`` is set."""
@@ -158,27 +167,26 @@ class _Layer:
 
     def __init__(self, weights: Weights, index: int, dtype: WeightDtype) -> None:
         tensors = {slot: weights[f"layers.{index}.{slot}"] for slot in LAYER_SLOTS}
+
+        def linear_of(slot: str) -> Linear:
+            return make_linear(tensors[slot].dequantize(), tensors[slot].kind, dtype)
+
         self.attention_norm = tensors["attention_norm"].dequantize()
         self.mlp_norm = tensors["mlp_norm"].dequantize()
-        self.q = make_linear(tensors["q"], dtype)
-        self.k = make_linear(tensors["k"], dtype)
-        self.v = make_linear(tensors["v"], dtype)
-        self.attention_output = make_linear(tensors["attention_output"], dtype)
-        self.gate = make_linear(tensors["gate"], dtype)
-        self.up = make_linear(tensors["up"], dtype)
-        self.down = make_linear(tensors["down"], dtype)
+        self.q, self.k, self.v = map(linear_of, ("q", "k", "v"))
+        self.attention_output = linear_of("attention_output")
+        self.gate, self.up, self.down = map(linear_of, ("gate", "up", "down"))
 
 
-def make_linear(tensor: WeightTensor, dtype: WeightDtype) -> Linear:  # [N, K]
-    """Return the linear layer with these weights in the given mode."""
-    weight = tensor.dequantize()
+def make_linear(weight: Array, kind: str, dtype: WeightDtype) -> Linear:  # [N, K]
+    """Return the linear layer with these weights, which were stored as ``kind``, in the given mode."""
     if dtype == "fp32":
         return lambda x: linear(x, weight)
     if dtype == "bf16":
         rounded = round_to_bf16(weight)
         return lambda x: linear(round_to_bf16(x), rounded)
     if dtype == "gguf":
-        exact_or_nearest = nearest_groups(weight) if tensor.kind in UNGROUPED_KINDS else weight
+        exact_or_nearest = nearest_groups(weight) if kind in UNGROUPED_KINDS else weight
         return lambda x: linear(quantize_groups(x), exact_or_nearest)
     quantized, scale = quantize_rows(block_hadamard(weight, hadamard_width(weight.shape[1])))
     return lambda x: linear_int8(x, quantized, scale)

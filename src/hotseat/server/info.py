@@ -58,9 +58,10 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/version", tags=["Server"])
-async def version() -> Response:
-    """Tell which Hotseat this is."""
-    return JSONResponse({"version": hotseat_version()})
+async def version(request: Request) -> Response:
+    """Tell which Hotseat this is, and what it promises about the bits of answers."""
+    services = context_of(request).services
+    return JSONResponse({"version": hotseat_version(), "determinism": dict(services.determinism)})
 
 
 @router.get("/load", tags=["Server"])

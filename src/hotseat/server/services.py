@@ -40,4 +40,5 @@ class ServerServices:
     honours_priority: bool = False  # whether the scheduling policy looks at a request's priority
     max_num_seqs: int = 64  # seats
     max_num_queued_reqs: int | None = None  # sequences that may wait for a seat
+    determinism: Mapping[str, object] = field(default_factory=dict)  # what is promised about the bits of answers
     tick: Callable[[float], None] | None = None  # told the time of the engine's clock about once a second
