@@ -99,7 +99,7 @@ void Linear::encode(const KernelTable& kernels, float* x, const EncodedRows& row
             std::memcpy(out, x, static_cast<size_t>(in_features_) * 4);
             return;
         case WeightMode::grouped:
-            kernels.quantize_groups(x, in_features_, out);
+            kernels.quantize_groups(x, in_features_, reinterpret_cast<ActivationGroup*>(out));
             return;
     }
     const size_t used = static_cast<size_t>(in_features_) * 4 / values_per_step(mode_);

@@ -25,8 +25,8 @@ inline int values_per_step(WeightMode mode) { return mode == WeightMode::int8 ? 
 
 // Bytes of one encoded activation row.
 inline size_t encoded_row_bytes(WeightMode mode, int in_features) {
-    const size_t n = in_features, num_groups = (n + 31) / 32;
-    if (mode == WeightMode::grouped) return num_groups * (32 + 4 + 2 * 4);  // see quantize_groups
+    const size_t n = in_features;
+    if (mode == WeightMode::grouped) return (n + 31) / 32 * sizeof(ActivationGroup);
     return (n + values_per_step(mode) - 1) / values_per_step(mode) * 4;
 }
 

@@ -81,7 +81,7 @@ void Linear::pack_half(const KernelTable& kernels, const std::vector<StoredMatri
 
 void Linear::compute_grouped(const KernelTable& kernels, const EncodedRows& input, int first, int rows, float* out,
                              size_t out_stride, int columns, Epilogue epilogue, int panel) const {
-    alignas(64) float sums[2][kGroupedRowBlock * kHalfPanel];
+    alignas(64) float sums[kGroupedRowBlock * kPanel];
     for (int i = 0; i < 2; ++i) {
         const Half& half = halves_[panel * 2 + i];
         kernels.grouped_sums({
@@ -90,11 +90,11 @@ void Linear::compute_grouped(const KernelTable& kernels, const EncodedRows& inpu
             .activation_stride = input.stride,
             .rows = rows,
             .half = panels_.as<uint8_t>() + half.start,
-            .num_groups = num_groups(half.format),
-            .sums = sums[i],
+            .num_groups = (in_features_ + 31) / 32,
+            .sums = sums + i * kHalfPanel,
         });
     }
-    kernels.finish_grouped(sums[0], sums[1], rows, columns, epilogue, out, out_stride);
+    kernels.finish_grouped(sums, rows, columns, epilogue, out, out_stride);
 }
 
 }  // namespace hotseat

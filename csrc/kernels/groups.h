@@ -155,21 +155,17 @@ static void pack_groups(const GroupFormat& f, const uint8_t* codes, const float*
     }
 }
 
-// Activations, in whole groups of 32: codes, then a scale for each 32 values, then a sum for each 16.
-static void quantize_groups(const float* x, int n, uint8_t* out) {
-    const int num_groups = (n + 31) / 32;
-    int8_t* codes = reinterpret_cast<int8_t*>(out);
-    float* scales = reinterpret_cast<float*>(out + num_groups * 32);
-    int32_t* sums = reinterpret_cast<int32_t*>(out + num_groups * 36);
-    for (int g = 0; g < num_groups; ++g) {
-        const int count = n - g * 32 < 32 ? n - g * 32 : 32;
-        quantize(x + g * 32, count, codes + g * 32, scales + g);
-        for (int i = count; i < 32; ++i) codes[g * 32 + i] = 0;
+static void quantize_groups(const float* x, int n, ActivationGroup* out) {
+    for (int i = 0; i < n; i += 32, ++out) {
+        const int count = n - i < 32 ? n - i : 32;
+        quantize(x + i, count, out->codes, &out->scale);
+        for (int k = count; k < 32; ++k) out->codes[k] = 0;
         for (int half = 0; half < 2; ++half) {
-            int32_t sum = 0;
-            for (int i = 0; i < 16; ++i) sum += codes[g * 32 + half * 16 + i];
-            sums[g * 2 + half] = sum;
+            out->half_sums[half] = 0;
+            for (int k = 0; k < 16; ++k) out->half_sums[half] += out->codes[half * 16 + k];
         }
+        out->sum = out->half_sums[0] + out->half_sums[1];
+        out->scaled_sum = out->scale * static_cast<float>(out->sum);
     }
 }
 

@@ -67,15 +67,24 @@ struct GroupFormat {
     bool operator==(const GroupFormat&) const = default;
 };
 
+// 32 values of an activation row beside grouped weights.
+struct ActivationGroup {
+    int8_t codes[32];
+    float scale;
+    float scaled_sum;  // scale * sum
+    int32_t sum;       // of the codes
+    int32_t half_sums[2];
+};
+
 // Rows [0, rows) of activations in groups times one half panel.
 struct GroupedTile {
     const GroupFormat* format;
-    const uint8_t* activations;  // rows as quantize_groups writes them
-    size_t activation_stride;
+    const uint8_t* activations;  // rows of ActivationGroups
+    size_t activation_stride;    // bytes from row to row
     int rows;
     const uint8_t* half;
-    int num_groups;
-    float* sums;  // out: [rows][kHalfPanel]
+    int num_groups;  // of activations
+    float* sums;     // out: [rows][kPanel], of which kHalfPanel are written
 };
 
 // One span of one KV head: groups of 16 positions, keys as [head_dim][16],
@@ -130,11 +139,11 @@ struct KernelTable {
     void (*unpack_groups)(Kind kind, const uint8_t* source, int n, uint8_t* codes, float* scales, float* minima);
     void (*pack_groups)(const GroupFormat& format, const uint8_t* codes, const float* scales, const float* minima,
                         int num_groups, uint8_t* half, int column);
-    // n values as int8 in whole groups of 32, zeros at the end, then a scale each 32 and a sum each 16 of them.
-    void (*quantize_groups)(const float* x, int n, uint8_t* out);
+    // n values in whole groups, zeros at the end.
+    void (*quantize_groups)(const float* x, int n, ActivationGroup* out);
     void (*grouped_sums)(const GroupedTile& tile);
-    void (*finish_grouped)(const float* left, const float* right, int rows, int columns, Epilogue epilogue, float* out,
-                           size_t out_stride);
+    // Outputs of one panel from sums[rows][kPanel].
+    void (*finish_grouped)(const float* sums, int rows, int columns, Epilogue epilogue, float* out, size_t out_stride);
 
     // Write one position of one KV head. n values; values beyond n up to n_padded
     // become zero.
