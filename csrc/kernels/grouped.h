@@ -168,7 +168,7 @@ template <class L, int kRows, int kVecs>
     }
 }
 
-// What a pass reads ahead for a later one: `bytes` beside each group of weights.
+// What a pass reads ahead: `bytes` beside each 32 values of K.
 struct Fetch {
     const uint8_t* from;
     int bytes;
@@ -221,20 +221,28 @@ static void grouped_rows(const GroupedTile& t, int row, Fetch fetch) {
         for (int v = 0; v < 2; ++v) store(t.sums + (row + r) * kPanel + v * 16, y[r][v]);
 }
 
-// Passes over the half panel, of nearly equal numbers of rows. Few rows wait for memory alone, and its own prefetching
-// suits them. More rows fetch the next half panel, which this thread will most likely multiply next.
+// What to read ahead. The first two of several passes fetch a half each of the next half panel, which this thread will
+// most likely multiply next. A single pass is done when memory has delivered, and the core's own prefetching does well
+// but in two cases: one row of codes in bytes asks for its own half panel a little ahead, and several rows of 4-bit
+// codes calculate long enough to fetch the next half panel.
+template <class L>
+static Fetch first_fetch(const GroupedTile& t, int num_passes, int group_bytes) {
+    const size_t bytes = static_cast<size_t>(t.num_groups) * group_bytes;
+    if (t.rows == 1) return {t.half + kFetchAhead, L::kBits == 4 ? 0 : group_bytes};
+    if (bytes > kLargestFetch) return {t.half, 0};
+    if (num_passes > 1) return {t.half + bytes, group_bytes / 2};
+    return {t.half + bytes, L::kBits == 4 && t.rows > 2 ? group_bytes : 0};
+}
+
+// Passes over the half panel, of nearly equal numbers of rows.
 template <class L>
 static void grouped_passes(const GroupedTile& t) {
     constexpr int kMaxRows = tile_shape(L::kBits).rows;
-    constexpr int kBytes = 32 / L::kGroup * L::kBytes;
-    const size_t bytes = static_cast<size_t>(t.num_groups) * kBytes;
     const int num_passes = (t.rows + kMaxRows - 1) / kMaxRows;
-    const int few = L::kBits == 4 ? 2 : kMaxRows;
-    const int num_fetching = t.rows <= few || bytes > kLargestFetch ? 0 : num_passes == 1 ? 1 : 2;
-    Fetch fetch{t.half + bytes, num_fetching == 0 ? 0 : kBytes / num_fetching};
+    Fetch fetch = first_fetch<L>(t, num_passes, 32 / L::kGroup * L::kBytes);
     for (int pass = 0; pass < num_passes; ++pass) {
         const int row = t.rows * pass / num_passes, count = t.rows * (pass + 1) / num_passes - row;
-        if (pass == 1) fetch.from += bytes / 2;
+        if (pass == 1) fetch.from += static_cast<size_t>(t.num_groups) * fetch.bytes;
         if (pass == 2) fetch.bytes = 0;
         if constexpr (kMaxRows >= 6)
             if (count == 6) grouped_rows<L, 6>(t, row, fetch);

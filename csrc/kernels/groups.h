@@ -158,13 +158,12 @@ static void pack_groups(const GroupFormat& f, const uint8_t* codes, const float*
 static void quantize_groups(const float* x, int n, ActivationGroup* out) {
     for (int i = 0; i < n; i += 32, ++out) {
         const int count = n - i < 32 ? n - i : 32;
-        quantize(x + i, count, out->codes, &out->scale);
+        out->sum = quantize(x + i, count, out->codes, &out->scale);
         for (int k = count; k < 32; ++k) out->codes[k] = 0;
-        for (int half = 0; half < 2; ++half) {
-            out->half_sums[half] = 0;
-            for (int k = 0; k < 16; ++k) out->half_sums[half] += out->codes[half * 16 + k];
-        }
-        out->sum = out->half_sums[0] + out->half_sums[1];
+        int32_t first_half = 0;
+        for (int k = 0; k < 16; ++k) first_half += out->codes[k];
+        out->half_sums[0] = first_half;
+        out->half_sums[1] = out->sum - first_half;
         out->scaled_sum = out->scale * static_cast<float>(out->sum);
     }
 }
