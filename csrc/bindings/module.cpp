@@ -13,6 +13,7 @@
 #include "bindings/names.h"
 #include "decoder/decoder.h"
 #include "decoder/flatten.h"
+#include "decoder/machine.h"
 #include "kernels/table.h"
 
 namespace nb = nanobind;
@@ -24,18 +25,9 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-std::vector<std::string> supported_isas() {
-    std::vector<std::string> names = {"scalar"};
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        names.push_back("avx2");
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
-        names.push_back("avx512");
-        if (__builtin_cpu_supports("avx512bf16")) names.push_back("avx512bf16");
-    }
-#endif
+std::vector<std::string> names_of(const std::vector<const KernelTable*>& tables) {
+    std::vector<std::string> names;
+    for (const KernelTable* table : tables) names.emplace_back(table->name);
     return names;
 }
 
@@ -251,21 +243,19 @@ WeightMode mode_named(const std::string& name) {
 }
 
 const KernelTable& table_named(const std::string& name) {
-    for (const std::string& isa : supported_isas())
-        if (isa == name) {
-#if defined(__x86_64__)
-            if (name == "avx2") return avx2_table();
-            if (name == "avx512") return avx512_table();
-            if (name == "avx512bf16") return avx512bf16_table();
-#endif
-            return scalar_table();
-        }
+    for (const KernelTable* table : this_machine().tables)
+        if (name == table->name) return *table;
     throw std::invalid_argument("this machine does not have the instruction set " + name);
 }
 
 NB_MODULE(_native, m) {
     m.doc() = "One step of a decoder-only transformer, batched over requests.";
-    m.def("supported_isas", &supported_isas, "Instruction sets that this machine runs, the best last.");
+    m.def(
+        "supported_isas", [] { return names_of(this_machine().tables); },
+        "Instruction sets that this machine runs, the best last.");
+    m.def(
+        "deviating_isas", [] { return names_of(this_machine().deviating); },
+        "Instruction sets that it has besides, whose bf16 products are not as defined.");
     nb::class_<BoundDecoder>(m, "Decoder")
         .def(nb::init<const nb::dict&, const nb::dict&, const std::string&, const std::string&, int>(),
              nb::arg("shape"), nb::arg("limits"), nb::arg("mode"), nb::arg("isa"), nb::arg("threads"))

@@ -1,11 +1,9 @@
 // How attention's work is cut into items, and how spans become rows. The
 // arithmetic is in kernels/attention.h.
 //
-// A member's scratch: keys and values of one span in fp32 (prefill only),
-// scores of a tile, results of a span and running states of all query rows of
-// an item.
+// A member's scratch, for prefills: running states of all query rows of an item,
+// and results of one span for a tile of them.
 #include <algorithm>
-#include <limits>
 
 #include "decoder/decoder.h"
 
@@ -16,6 +14,15 @@ namespace {
 constexpr int kQueriesPerItem = 32;
 
 int num_spans(int length) { return (length + kSpan - 1) / kSpan; }
+
+// Values, then maxima, then sums.
+AttentionState states_in(float* memory, int rows, int padded) {
+    return {memory + rows * padded, memory + rows * (padded + 1), memory};
+}
+
+AttentionState from_row(const AttentionState& states, int row, int padded) {
+    return {states.max + row, states.sum + row, states.values + row * padded};
+}
 
 }  // namespace
 
@@ -55,20 +62,30 @@ void Decoder::plan_attention() {
     if (partials_.size() < num_floats) partials_.resize(num_floats);
     const size_t rows = static_cast<size_t>(group_size_) * std::min(kQueriesPerItem, longest_query);
     const size_t dim = kv_.head_dim_padded();
-    const size_t needed = (2 * kSpan * dim + rows * (kSpan + 2 * dim + 4)) * sizeof(float);
+    const size_t needed = (rows + kAttentionRows) * (dim + 2) * sizeof(float);
     for (Scratch& scratch : scratch_)
         if (scratch.attention.size() < needed) scratch.attention = Memory(needed);
 }
 
 void Decoder::attend(int layer, const AttentionItem& item, Scratch& scratch) {
     if (item.span >= 0)
-        attend_decode(layer, item, scratch);
+        attend_decode(layer, item);
     else
-        attend_prefill(layer, item, scratch);
+        attend_prefill(layer, item, scratch.attention);
 }
 
-void Decoder::attend_decode(int layer, const AttentionItem& item, Scratch& scratch) {
-    const int row = batch_.query_start[item.chunk], dim = shape_.head_dim, padded = kv_.head_dim_padded();
+// The queries of a KV head's group of query heads, row by row.
+uint8_t* Decoder::queries(int head, int row) const {
+    const size_t index = (static_cast<size_t>(head) * limits_.max_num_batched_tokens + row) * group_size_;
+    return queries_.as<uint8_t>() + index * query_stride_;
+}
+
+void Decoder::attend_tile(const AttentionTile& tile) const {
+    (limits_.kv_is_fp32 ? kernels_.attention_fp32 : kernels_.attention_bf16)(tile);
+}
+
+void Decoder::attend_decode(int layer, const AttentionItem& item) {
+    const int padded = kv_.head_dim_padded();
     const auto view_of = [&](const AttentionItem& i) {
         return kv_.view(layer, i.head, block_table(i.chunk), i.span, batch_.context_lens[i.chunk]);
     };
@@ -76,35 +93,21 @@ void Decoder::attend_decode(int layer, const AttentionItem& item, Scratch& scrat
     // The item that this member will most likely take next; decodes are the last items.
     const bool is_last = &item == &items_.back();
     const SpanView next = is_last ? span : view_of(*(&item + 1));
-    const bool has_next = !is_last && next.num_positions >= kFetchedGroups * kGroup;
-    const float* q = qkv_.as<float>() + static_cast<size_t>(row) * (q_size_ + 2 * kv_size_) +
-                     static_cast<size_t>(item.head) * group_size_ * dim;
-    float* out = partial(item.chunk, item.head, item.span);
-    // A group wider than a tile of pointers goes in slices.
-    constexpr int kSlice = 16;
-    for (int first = 0; first < group_size_; first += kSlice) {
-        const int rows = std::min(kSlice, group_size_ - first);
-        const float* queries[kSlice];
-        int limits[kSlice];
-        for (int r = 0; r < rows; ++r) {
-            queries[r] = q + (first + r) * dim;
-            limits[r] = span.num_positions;
-        }
-        const AttentionTile tile{
-            .queries = queries,
+    const AttentionState results = states_in(partial(item.chunk, item.head, item.span), group_size_, padded);
+    int limits[kAttentionRows];
+    std::fill_n(limits, kAttentionRows, span.num_positions);
+    for (int first = 0; first < group_size_; first += kAttentionRows)
+        attend_tile({
+            .queries = queries(item.head, batch_.query_start[item.chunk]) + first * query_stride_,
+            .query_stride = query_stride_,
             .limits = limits,
-            .rows = rows,
-            .head_dim = dim,
+            .rows = std::min(kAttentionRows, group_size_ - first),
+            .head_dim = shape_.head_dim,
             .head_dim_padded = padded,
             .span = &span,
-            .next = has_next ? &next : nullptr,
-            .scores = scratch.attention.as<float>(),
-            .max = out + group_size_ * padded + first,
-            .sum = out + group_size_ * (padded + 1) + first,
-            .values = out + first * padded,
-        };
-        (limits_.kv_is_fp32 ? kernels_.attention_fp32 : kernels_.attention_bf16)(tile);
-    }
+            .next = is_last || first > 0 ? nullptr : &next,
+            .out = from_row(results, first, padded),
+        });
 }
 
 // Merge the spans of a decode row into attention output; a prefill row is
@@ -113,86 +116,63 @@ void Decoder::finish_decode_row(int row, float* out) const {
     const int chunk = chunk_of_row_[row], dim = shape_.head_dim, padded = kv_.head_dim_padded();
     if (batch_.query_start[chunk + 1] - batch_.query_start[chunk] > 1) return;
     const int spans = num_spans(batch_.context_lens[chunk]);
-    for (int head = 0; head < shape_.num_kv_heads; ++head)
-        for (int r = 0; r < group_size_; ++r) {
-            float* state = partial(chunk, head, 0);
-            float *max = state + group_size_ * padded + r, *sum = state + group_size_ * (padded + 1) + r;
-            for (int span = 1; span < spans; ++span) {
-                const float* next = partial(chunk, head, span);
-                kernels_.merge_span(max, sum, state + r * padded, next[group_size_ * padded + r],
-                                    next[group_size_ * (padded + 1) + r], next + r * padded, padded);
-            }
-            kernels_.divide(state + r * padded, *sum, dim, out + (head * group_size_ + r) * dim);
+    for (int head = 0; head < shape_.num_kv_heads; ++head) {
+        const AttentionState state = states_in(partial(chunk, head, 0), group_size_, padded);
+        for (int span = 1; span < spans; ++span) {
+            const AttentionState next = states_in(partial(chunk, head, span), group_size_, padded);
+            for (int r = 0; r < group_size_; r += kAttentionRows)
+                kernels_.merge_spans(from_row(state, r, padded), from_row(next, r, padded),
+                                     std::min(kAttentionRows, group_size_ - r), padded);
         }
+        for (int r = 0; r < group_size_; ++r)
+            kernels_.divide(state.values + r * padded, state.sum[r], dim, out + (head * group_size_ + r) * dim);
+    }
 }
 
-void Decoder::attend_prefill(int layer, const AttentionItem& item, Scratch& scratch) {
+// Rows of an item against one span, from the first row that sees it.
+void Decoder::attend_span(const AttentionItem& item, int span_index, const SpanView& span, const SpanView* next,
+                          const AttentionState& states, const AttentionState& results) const {
+    const int padded = kv_.head_dim_padded(), rows = item.num_queries * group_size_;
+    const int first_row = batch_.query_start[item.chunk] + item.first_query;
+    const int before = batch_.positions[first_row] - span_index * kSpan;  // the first query's place in the span
+    int limits[kAttentionRows];
+    for (int first = std::max(-before, 0) * group_size_; first < rows; first += kAttentionRows) {
+        const int num = std::min(kAttentionRows, rows - first);
+        for (int r = 0; r < num; ++r) limits[r] = std::min(before + (first + r) / group_size_ + 1, kSpan);
+        const AttentionState state = from_row(states, first, padded);
+        attend_tile({
+            .queries = queries(item.head, first_row) + first * query_stride_,
+            .query_stride = query_stride_,
+            .limits = limits,
+            .rows = num,
+            .head_dim = shape_.head_dim,
+            .head_dim_padded = padded,
+            .span = &span,
+            .next = next,
+            .out = span_index == 0 ? state : results,
+        });
+        if (span_index > 0) kernels_.merge_spans(state, results, num, padded);
+        next = nullptr;
+    }
+}
+
+void Decoder::attend_prefill(int layer, const AttentionItem& item, const Memory& scratch) {
     const int dim = shape_.head_dim, padded = kv_.head_dim_padded(), rows = item.num_queries * group_size_;
     const int first_row = batch_.query_start[item.chunk] + item.first_query;
-    const int first_position = batch_.positions[first_row];
-    const size_t stride = q_size_ + 2 * kv_size_;
-    float* wide = scratch.attention.as<float>();
-    float* scores = wide + 2 * kSpan * padded;
-    float* results = scores + rows * kSpan;  // values, then maxima, then sums
-    float* states = results + rows * (padded + 2);
-    float *state_max = states + rows * padded, *state_sum = state_max + rows;
-    const float* queries[kMaxTileRows];
-    int limits[kMaxTileRows];
-
-    const int length = first_position + item.num_queries;
+    const int length = batch_.positions[first_row] + item.num_queries;
+    const AttentionState states = states_in(scratch.as<float>(), rows, padded);
+    const AttentionState results = states_in(scratch.as<float>() + rows * (padded + 2), kAttentionRows, padded);
+    const auto view_of = [&](int s) { return kv_.view(layer, item.head, block_table(item.chunk), s, length); };
+    SpanView span = view_of(0);
     for (int s = 0; s < num_spans(length); ++s) {
-        SpanView span = kv_.view(layer, item.head, block_table(item.chunk), s, length);
-        if (!limits_.kv_is_fp32)
-            for (int g = 0; g * kGroup < span.num_positions; ++g) {
-                float *keys = wide + g * kGroup * dim, *values = wide + kSpan * padded + g * kGroup * padded;
-                kernels_.widen(static_cast<const uint16_t*>(span.keys[g]), kGroup * dim, keys);
-                // Positions beyond the end hold whatever was there before: they are not
-                // read below.
-                kernels_.widen(static_cast<const uint16_t*>(span.values[g]), kGroup * padded, values);
-                span.keys[g] = keys;
-                span.values[g] = values;
-            }
-        for (int first = 0; first < rows; first += kMaxTileRows) {
-            const int num = std::min(kMaxTileRows, rows - first);
-            int most = 0;
-            for (int r = 0; r < num; ++r) {
-                const int query = (first + r) / group_size_, head = (first + r) % group_size_;
-                queries[r] = qkv_.as<float>() + (first_row + query) * stride + (item.head * group_size_ + head) * dim;
-                limits[r] = std::clamp(first_position + query + 1 - s * kSpan, 0, kSpan);
-                most = std::max(most, limits[r]);
-            }
-            if (most == 0) continue;
-            float *max = results + rows * padded + first, *sum = max + rows, *values = results + first * padded;
-            kernels_.attention_fp32({
-                .queries = queries,
-                .limits = limits,
-                .rows = num,
-                .head_dim = dim,
-                .head_dim_padded = padded,
-                .span = &span,
-                .next = nullptr,
-                .scores = scores + first * kSpan,
-                .max = max,
-                .sum = sum,
-                .values = values,
-            });
-            for (int r = 0; r < num; ++r) {
-                if (limits[r] == 0) continue;
-                float* state = states + (first + r) * padded;
-                if (s == 0) {
-                    std::copy_n(values + r * padded, padded, state);
-                    state_max[first + r] = max[r];
-                    state_sum[first + r] = sum[r];
-                } else {
-                    kernels_.merge_span(state_max + first + r, state_sum + first + r, state, max[r], sum[r],
-                                        values + r * padded, padded);
-                }
-            }
-        }
+        const bool is_last = s + 1 == num_spans(length);
+        const SpanView next = is_last ? span : view_of(s + 1);
+        attend_span(item, s, span, is_last ? nullptr : &next, states, results);
+        span = next;
     }
     for (int i = 0; i < rows; ++i) {
         const int query = i / group_size_, head = item.head * group_size_ + i % group_size_;
-        kernels_.divide(states + i * padded, state_sum[i], dim,
+        kernels_.divide(states.values + i * padded, states.sum[i], dim,
                         attended_.as<float>() + static_cast<size_t>(first_row + query) * q_size_ + head * dim);
     }
 }

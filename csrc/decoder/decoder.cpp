@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 
 namespace hotseat {
@@ -49,6 +50,8 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     encoded_.scale = encoded_scale_.as<float>();
     encoded_.sum = encoded_sum_.as<int32_t>();
     qkv_ = Memory(tokens * (q_size_ + 2 * kv_size_) * sizeof(float));
+    query_stride_ = limits.kv_is_fp32 ? shape_.head_dim * sizeof(float) : even_head_dim(shape_.head_dim) * 2;
+    queries_ = Memory(tokens * shape_.num_heads * query_stride_);
     attended_ = Memory(tokens * q_size_ * sizeof(float));
     mlp_ = Memory(tokens * shape_.intermediate_size * sizeof(float));
     max_logit_rows_ = std::max(limits.max_num_seqs, kMinLogitRows);
@@ -205,7 +208,14 @@ void Decoder::rotate_and_store(int layer, int row) {
     float *k = q + q_size_, *v = k + kv_size_;
     // Scores come out as base-2 logarithms.
     const float q_factor = shape_.rope_factor * kLog2E / std::sqrt(static_cast<float>(dim));
-    for (int head = 0; head < shape_.num_heads; ++head) kernels_.rope(q + head * dim, cosine, sine, dim, q_factor);
+    for (int head = 0; head < shape_.num_heads; ++head) {
+        kernels_.rope(q + head * dim, cosine, sine, dim, q_factor);
+        uint8_t* query = queries(head / group_size_, row) + head % group_size_ * query_stride_;
+        if (limits_.kv_is_fp32)
+            std::memcpy(query, q + head * dim, query_stride_);
+        else
+            kernels_.to_bf16(q + head * dim, dim, reinterpret_cast<uint16_t*>(query));
+    }
     if (!batch_.writes_kv[chunk]) return;
     for (int head = 0; head < shape_.num_kv_heads; ++head) {
         kernels_.rope(k + head * dim, cosine, sine, dim, shape_.rope_factor);

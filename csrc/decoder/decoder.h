@@ -115,10 +115,14 @@ private:
 
     void plan_attention();
     void attend(int layer, const AttentionItem& item, Scratch& scratch);
-    void attend_decode(int layer, const AttentionItem& item, Scratch& scratch);
-    void attend_prefill(int layer, const AttentionItem& item, Scratch& scratch);
+    void attend_decode(int layer, const AttentionItem& item);
+    void attend_prefill(int layer, const AttentionItem& item, const Memory& scratch);
+    void attend_span(const AttentionItem& item, int span_index, const SpanView& span, const SpanView* next,
+                     const AttentionState& states, const AttentionState& results) const;
+    void attend_tile(const AttentionTile& tile) const;
     void finish_decode_row(int row, float* out) const;
     float* partial(int chunk, int head, int span) const;
+    uint8_t* queries(int head, int row) const;
     const int32_t* block_table(int chunk) const;
 
     void compute_logits(const int32_t* rows, int num_rows, int member);
@@ -146,6 +150,8 @@ private:
     Memory encoded_values_, encoded_scale_, encoded_sum_;
     EncodedRows encoded_{};
     Memory qkv_;       // float[max tokens][q_size + 2 * kv_size]
+    Memory queries_;   // [num_kv_heads][max tokens][group_size], each in the KV cache's type
+    size_t query_stride_;
     Memory attended_;  // float[max tokens][q_size]
     Memory mlp_;       // float[max tokens][intermediate]
     Memory logits_;    // float[max_logit_rows_][vocab]

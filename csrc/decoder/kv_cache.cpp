@@ -6,7 +6,7 @@ namespace hotseat {
 
 KvCache::KvCache(const KvShape& shape) : shape_(shape), head_dim_padded_((shape.head_dim + 15) / 16 * 16) {
     const size_t item = shape.is_fp32 ? 4 : 2;
-    key_group_bytes_ = item * kGroup * shape.head_dim;
+    key_group_bytes_ = item * kGroup * (shape.is_fp32 ? shape.head_dim : even_head_dim(shape.head_dim));
     value_group_bytes_ = item * kGroup * head_dim_padded_;
     cell_bytes_ = (key_group_bytes_ + value_group_bytes_) * (shape.block_size / kGroup);
     memory_ = Memory(cell_bytes_ * shape.num_kv_heads * shape.num_blocks * shape.num_layers);
@@ -30,11 +30,11 @@ void KvCache::write(const KernelTable& kernels, int layer, int head, const int32
     if (shape_.is_fp32) {
         kernels.write_key_fp32(key, shape_.head_dim, reinterpret_cast<float*>(keys), lane);
         kernels.write_value_fp32(value, shape_.head_dim, head_dim_padded_,
-                                 reinterpret_cast<float*>(values) + lane * head_dim_padded_);
+                                 reinterpret_cast<float*>(values), lane);
     } else {
         kernels.write_key_bf16(key, shape_.head_dim, reinterpret_cast<uint16_t*>(keys), lane);
         kernels.write_value_bf16(value, shape_.head_dim, head_dim_padded_,
-                                 reinterpret_cast<uint16_t*>(values) + lane * head_dim_padded_);
+                                 reinterpret_cast<uint16_t*>(values), lane);
     }
 }
 

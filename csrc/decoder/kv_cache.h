@@ -2,8 +2,7 @@
 // values.
 //
 //     layer    [num_blocks][num_kv_heads] cells
-//     cell     keys [block_size / 16][head_dim][16], then values [block_size /
-//     16][16][head_dim_padded]
+//     cell     [block_size / 16] groups of keys, then as many of values, see SpanView
 //
 // A group of 16 positions never leaves its cell, and head_dim_padded is
 // head_dim rounded up to a multiple of 16.

@@ -1,5 +1,7 @@
 #include "decoder/team.h"
 
+#include "decoder/denormals.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -58,7 +60,10 @@ void Team::run_erased(Entry entry, void* context) {
         epoch_.fetch_add(1, std::memory_order_release);
         epoch_.notify_all();
     }
-    entry(context, 0);
+    {
+        const DenormalsAreZero scope;
+        entry(context, 0);
+    }
     gate_.fetch_or(kClosed, std::memory_order_acq_rel);
     wait_for(gate_, kPhaseSpins, [](uint32_t gate) { return gate == kClosed; });
 }
@@ -75,6 +80,7 @@ void Team::leave() {
 }
 
 void Team::serve(int member) {
+    const DenormalsAreZero scope;
     uint32_t seen = 0;
     while (true) {
         wait_for(epoch_, kIdleSpins, [&](uint32_t epoch) { return epoch != seen; });

@@ -33,7 +33,7 @@ public:
     int size() const { return num_threads_; }
 
     // Run `body(member)` on every member at once and return when all have ended.
-    // Called from one thread at a time.
+    // Called from one thread at a time. Inside, denormals are zero.
     template <class Body>
     void run(Body&& body) {
         run_erased([](void* context, int member) { (*static_cast<std::remove_reference_t<Body>*>(context))(member); },

@@ -11,6 +11,8 @@
 #include "kernels/groups.h"
 #include "kernels/grouped.h"
 #include "kernels/attention.h"
+#include "kernels/attention_fp32.h"
+#include "kernels/attention_bf16.h"
 #include "kernels/vocabulary.h"
 #include "kernels/limits.h"
 // clang-format on
@@ -27,6 +29,7 @@ static constexpr KernelTable make_table(const char* name) {
         .rms_norm = rms_norm,
         .rope = rope,
         .linear = linear,
+        .dot_bf16 = dot_bf16_lanes,
         .unpack_groups = unpack_groups,
         .pack_groups = pack_groups,
         .quantize_groups = quantize_groups,
@@ -36,10 +39,9 @@ static constexpr KernelTable make_table(const char* name) {
         .write_key_fp32 = write_key_fp32,
         .write_value_bf16 = write_value_bf16,
         .write_value_fp32 = write_value_fp32,
-        .widen = widen,
-        .attention_bf16 = attention<uint16_t>,
-        .attention_fp32 = attention<float>,
-        .merge_span = merge_span,
+        .attention_bf16 = attention_bf16,
+        .attention_fp32 = attention_fp32,
+        .merge_spans = merge_spans,
         .divide = divide,
         .all_finite = all_finite,
         .maximum = maximum,

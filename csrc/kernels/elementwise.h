@@ -153,10 +153,6 @@ static void to_bf16(const float* x, int n, uint16_t* out) {
     }
 }
 
-static void widen(const uint16_t* source, int n, float* out) {
-    for (int i = 0; i < n; i += 16) store(out + i, load_bf16(source + i));
-}
-
 static void divide_all(float* x, int n, float divisor) {
     const V16 d = set1(divisor);
     int i = 0;

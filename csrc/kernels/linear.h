@@ -156,22 +156,6 @@ static void dot_bf16(const LinearTile& t, const uint8_t* a, const uint8_t* next,
 
 #else
 
-// The two bf16 halves of sixteen 32-bit words, as floats. A word holds values k
-// (low half) and k + 1.
-static inline void split_bf16_pairs(const uint8_t* p, V16* even, V16* odd) {
-    float low[16], high[16];
-    for (int i = 0; i < 16; ++i) {
-        uint32_t word, shifted;
-        __builtin_memcpy(&word, p + i * 4, 4);
-        shifted = word << 16;
-        __builtin_memcpy(&low[i], &shifted, 4);
-        shifted = word & 0xffff0000u;
-        __builtin_memcpy(&high[i], &shifted, 4);
-    }
-    *even = load(low);
-    *odd = load(high);
-}
-
 template <int kRows>
 static void dot_bf16(const LinearTile& t, const uint8_t* a, const uint8_t*, float* out) {
     for (int c = 0; c < 4; ++c) {
@@ -180,17 +164,11 @@ static void dot_bf16(const LinearTile& t, const uint8_t* a, const uint8_t*, floa
         for (int s = 0; s < t.steps; ++s) {
             const uint8_t* p = t.panel + static_cast<size_t>(s) * kPanelStep + c * 64;
             if (c == 0) fetch_step_ahead(t, a, p);
-            V16 even, odd;
-            split_bf16_pairs(p, &even, &odd);
+            const Pairs w = load_pairs(p);
             for (int r = 0; r < kRows; ++r) {
                 uint32_t word;
                 __builtin_memcpy(&word, a + r * t.activation_stride + static_cast<size_t>(s) * 4, 4);
-                const uint32_t low = word << 16, high = word & 0xffff0000u;
-                float x0, x1;
-                __builtin_memcpy(&x0, &low, 4);
-                __builtin_memcpy(&x1, &high, 4);
-                acc[r] = fma(set1(x0), even, acc[r]);
-                acc[r] = fma(set1(x1), odd, acc[r]);
+                acc[r] = dot_bf16(acc[r], set_pairs(word), w);
             }
         }
         for (int r = 0; r < kRows; ++r) store(out + r * kPanel + c * 16, acc[r]);

@@ -22,6 +22,23 @@ static inline V16 exp2(V16 x) {
     return where_less(x, floor_limit, set1(0.0f), scale_exponent(p, whole));
 }
 
+// 2^x rounded to bf16, for x <= 0 (2^-126 below that), in the low halves of the lanes as bits. The relative error
+// before rounding is below 3e-6, and 2^0 is 1.
+//
+// For 2^x = p * 2^w with w = floor(x) and p in [1, 2], the bits of bf16 are (p + w + 126) * 128. Floats just above
+// 1.5 * 2^16 are multiples of 1 / 128: the last addition rounds p, half to even, and leaves these bits in the mantissa.
+static inline V16 exp2_to_bf16(V16 x) {
+    const V16 clamped = max(x, set1(-126.0f));
+    const V16 whole = floor(clamped);
+    const V16 f = sub(clamped, whole);
+    // p - 1 = f * q(f), the least relative error of p on [0, 1].
+    V16 q = set1(0.013426683843135834f);
+    q = fma(q, f, set1(0.052242472767829895f));
+    q = fma(q, f, set1(0.241280198097229f));
+    q = fma(q, f, set1(0.6930448412895203f));
+    return fma(q, f, add(whole, set1(98304.0f + 126.0f + 1.0f)));
+}
+
 static inline constexpr float kLog2E = 1.4426950408889634f;
 
 // x / (1 + e^-x)

@@ -23,9 +23,9 @@ inline constexpr int kHalfPanel = 32;     // columns that share a storage format
 inline constexpr int kPanelStep = 256;    // bytes of one panel for one step of K
 inline constexpr int kGroup = 16;         // positions that lie side by side in a key group
 inline constexpr int kSpan = 256;         // positions of one attention span; spans start at multiples of this
-inline constexpr int kFetchedGroups = 4;  // that attention fetches ahead of itself
 inline constexpr int kGroupsPerSpan = kSpan / kGroup;
-inline constexpr int kMaxTileRows = 6;  // rows that a linear kernel may hold at once
+inline constexpr int kMaxTileRows = 6;    // rows that a linear kernel may hold at once
+inline constexpr int kAttentionRows = 24;  // query rows that attention gets at once, a multiple of every kernel's tile
 
 enum class Epilogue : int {
     store,   // out = y
@@ -87,32 +87,40 @@ struct GroupedTile {
     float* sums;     // out: [rows][kPanel], of which kHalfPanel are written
 };
 
-// One span of one KV head: groups of 16 positions, keys as [head_dim][16],
-// values as [16][head_dim_padded].
+// One span of one KV head: groups of 16 positions.
+//   fp32: keys [head_dim][16], values [16][head_dim_padded]
+//   bf16: keys [even_head_dim / 2][16][2], values [8][head_dim_padded][2]: what dot products multiply at once, two
+//   dimensions of a key or one dimension of the values of two positions, shares four bytes
 struct SpanView {
     const void* keys[kGroupsPerSpan];
     const void* values[kGroupsPerSpan];
     int num_positions;  // that may be read, in [1, kSpan]
+
+    int num_groups() const { return (num_positions + kGroup - 1) / kGroup; }
 };
 
-// A few query rows against one span. limits[r] in [0, span.num_positions] is
-// how many positions row r may see.
+constexpr int even_head_dim(int head_dim) { return (head_dim + 1) / 2 * 2; }
+
+// Of a span, or of a sequence so far: for each row the largest score, the sum of 2^(score - max), and the values
+// weighted so, not yet divided by the sum.
+struct AttentionState {
+    float* max;     // [rows]
+    float* sum;     // [rows]
+    float* values;  // [rows][head_dim_padded]
+};
+
+// A few query rows against one span. limits[r] in [1, span.num_positions] is how many positions row r may see.
 struct AttentionTile {
-    const float* const* queries;  // [rows] -> [head_dim], scaled so that scores
-                                  // are base-2 logarithms
-    const int* limits;            // [rows]
+    // Rows, scaled so that scores are base-2 logarithms: [head_dim] of fp32, or [even_head_dim] of bf16.
+    const void* queries;
+    size_t query_stride;  // bytes from row to row, a multiple of 4
+    const int* limits;    // [rows]
     int rows;
     int head_dim;
     int head_dim_padded;  // multiple of 16
     const SpanView* span;
-    // What is attended to after this, to be fetched meanwhile: at least kFetchedGroups of positions, or null.
-    const SpanView* next;
-    float* scores;  // scratch [rows][kSpan]
-    // Results of this span alone: sum of 2^(score - max) and the weighted values,
-    // not yet divided.
-    float* max;     // [rows]
-    float* sum;     // [rows]
-    float* values;  // [rows][head_dim_padded]
+    const SpanView* next;  // what is attended to after this, to be fetched meanwhile, or null
+    AttentionState out;
 };
 
 struct KernelTable {
@@ -133,6 +141,8 @@ struct KernelTable {
     void (*rope)(float* x, const float* cosine, const float* sine, int n, float factor);
 
     void (*linear)(const LinearTile& tile);
+    // 16 lanes of acc + the dot product of two pairs, see simd/scalar.h: what all bf16 products are made of.
+    void (*dot_bf16)(const float* acc, const uint32_t* a, const uint32_t* b, float* out);
 
     // Codes [n], scales and minima [n / group] of one stored row, all up to whole groups; a kind without groups is
     // rounded to Q8_0.
@@ -145,20 +155,16 @@ struct KernelTable {
     // Outputs of one panel from sums[rows][kPanel].
     void (*finish_grouped)(const float* sums, int rows, int columns, Epilogue epilogue, float* out, size_t out_stride);
 
-    // Write one position of one KV head. n values; values beyond n up to n_padded
-    // become zero.
+    // Write one position of one KV head into its group. n values; values beyond n up to n_padded, and the other half
+    // of the last pair of an odd key, become zero.
     void (*write_key_bf16)(const float* x, int n, uint16_t* group, int lane);
     void (*write_key_fp32)(const float* x, int n, float* group, int lane);
-    void (*write_value_bf16)(const float* x, int n, int n_padded, uint16_t* out);
-    void (*write_value_fp32)(const float* x, int n, int n_padded, float* out);
-    // Copies of a span in fp32, for many query rows.
-    void (*widen)(const uint16_t* source, int n, float* out);
+    void (*write_value_bf16)(const float* x, int n, int n_padded, uint16_t* group, int lane);
+    void (*write_value_fp32)(const float* x, int n, int n_padded, float* group, int lane);
     void (*attention_bf16)(const AttentionTile& tile);
     void (*attention_fp32)(const AttentionTile& tile);
-    // Merge a span's result into a running state (max, sum, values); max starts
-    // at -infinity, the rest at 0.
-    void (*merge_span)(float* state_max, float* state_sum, float* state_values, float max, float sum,
-                       const float* values, int n);
+    // Merge a span's results into running states, of rows with n values each.
+    void (*merge_spans)(const AttentionState& state, const AttentionState& span, int rows, int n);
     void (*divide)(const float* values, float sum, int n, float* out);
 
     // Sampling. All go through the vocabulary in fixed lanes and a fixed order.

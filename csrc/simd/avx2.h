@@ -12,6 +12,8 @@ struct V16 {
 
 inline constexpr int kTileRows = 3;
 inline constexpr int kTileVecs = 2;
+inline constexpr int kPairRows = 4;
+constexpr int pair_vecs(int) { return 1; }
 
 static inline V16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 static inline void store(float* p, V16 a) {
@@ -34,6 +36,10 @@ static inline V16 abs(V16 a) {
 }
 static inline V16 round_even(V16 a) {
     constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
+}
+static inline V16 floor(V16 a) {
+    constexpr int mode = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
 }
 static inline V16 first_n(int n, V16 a, V16 b) {
@@ -76,12 +82,6 @@ static inline V16 load_half(const uint8_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
 }
-static inline V16 load_bf16(const uint16_t* p) {
-    const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    const __m256i lo = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(packed));
-    const __m256i hi = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(packed, 1));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
-}
 static inline __m256i bf16_half(__m256 a) {
     const __m256i bits = _mm256_castps_si256(a);
     const __m256i high = _mm256_srli_epi32(bits, 16);
@@ -97,6 +97,41 @@ static inline void store_bf16(uint16_t* p, V16 a) {
     packed = _mm256_permute4x64_epi64(packed, 0xd8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
 }
+
+struct Pairs {
+    __m256i lo, hi;
+};
+static inline Pairs load_pairs(const void* p) {
+    const __m256i* words = static_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+}
+static inline Pairs set_pairs(uint32_t word) {
+    const __m256i words = _mm256_set1_epi32(static_cast<int>(word));
+    return {words, words};
+}
+static inline Pairs even_halves(Pairs a) {
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+}
+static inline __m256 odd_values(__m256i a) {
+    return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+static inline __m256 even_values(__m256i a) { return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)); }
+static inline V16 dot_bf16(V16 acc, Pairs a, Pairs b) {
+    const __m256 lo = _mm256_fmadd_ps(odd_values(a.lo), odd_values(b.lo), acc.lo);
+    const __m256 hi = _mm256_fmadd_ps(odd_values(a.hi), odd_values(b.hi), acc.hi);
+    return {_mm256_fmadd_ps(even_values(a.lo), even_values(b.lo), lo),
+            _mm256_fmadd_ps(even_values(a.hi), even_values(b.hi), hi)};
+}
+static inline void store_low_halves(uint16_t* p, V16 a) {
+    const Pairs low = even_halves({_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)});
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low.lo, low.hi), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+}
+static inline V16 widen_low_halves(V16 a) {
+    return {even_values(_mm256_castps_si256(a.lo)), even_values(_mm256_castps_si256(a.hi))};
+}
+
 static inline void store_int8(int8_t* p, V16 a) {
     __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
     words = _mm256_permute4x64_epi64(words, 0xd8);

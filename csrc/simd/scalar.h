@@ -15,6 +15,9 @@ struct V16 {
 // in registers. Speed only, never bits.
 inline constexpr int kTileRows = 2;
 inline constexpr int kTileVecs = 2;
+// The same where bf16 pairs are multiplied.
+inline constexpr int kPairRows = 2;
+constexpr int pair_vecs(int) { return 1; }
 
 #define HOTSEAT_LANES for (int i = 0; i < 16; ++i)
 
@@ -66,6 +69,11 @@ static inline V16 abs(V16 a) {
 // Nearest integer, ties to even.
 static inline V16 round_even(V16 a) {
     HOTSEAT_LANES a.lane[i] = __builtin_nearbyintf(a.lane[i]);
+    return a;
+}
+// The largest integer that is not above.
+static inline V16 floor(V16 a) {
+    HOTSEAT_LANES a.lane[i] = __builtin_floorf(a.lane[i]);
     return a;
 }
 // Lanes below n from a, the others from b.
@@ -130,15 +138,55 @@ static inline uint16_t bf16_bits(float x) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
     return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
-static inline V16 load_bf16(const uint16_t* p) {
-    V16 r;
-    HOTSEAT_LANES {
-        const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
-        std::memcpy(&r.lane[i], &bits, 4);
-    }
+static inline void store_bf16(uint16_t* p, V16 a) { HOTSEAT_LANES p[i] = bf16_bits(a.lane[i]); }
+// Sixteen lanes of two bf16 values: the even one in the low half of the lane, the odd one in the high half.
+struct Pairs {
+    uint32_t lane[16];
+};
+static inline Pairs load_pairs(const void* p) {
+    Pairs r;
+    std::memcpy(&r, p, sizeof(r));
     return r;
 }
-static inline void store_bf16(uint16_t* p, V16 a) { HOTSEAT_LANES p[i] = bf16_bits(a.lane[i]); }
+static inline Pairs set_pairs(uint32_t word) {
+    Pairs r;
+    HOTSEAT_LANES r.lane[i] = word;
+    return r;
+}
+static inline Pairs even_halves(Pairs a) {
+    HOTSEAT_LANES a.lane[i] &= 0xffffu;
+    return a;
+}
+static inline float float_of(uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+// acc + the products of the odd halves, rounded, + those of the even halves, rounded again. (The product of two bf16
+// values is exact in fp32.) With denormals flushed (decoder/denormals.h) this is what vdpbf16ps does.
+static inline V16 dot_bf16(V16 acc, Pairs a, Pairs b) {
+    HOTSEAT_LANES {
+        const float odd = __builtin_fmaf(float_of(a.lane[i] & 0xffff0000u), float_of(b.lane[i] & 0xffff0000u), acc.lane[i]);
+        acc.lane[i] = __builtin_fmaf(float_of(a.lane[i] << 16), float_of(b.lane[i] << 16), odd);
+    }
+    return acc;
+}
+// Lanes as bits: their low halves side by side, or as floats where they are bf16.
+static inline void store_low_halves(uint16_t* p, V16 a) {
+    HOTSEAT_LANES {
+        uint32_t bits;
+        std::memcpy(&bits, &a.lane[i], 4);
+        p[i] = static_cast<uint16_t>(bits);
+    }
+}
+static inline V16 widen_low_halves(V16 a) {
+    HOTSEAT_LANES {
+        uint32_t bits;
+        std::memcpy(&bits, &a.lane[i], 4);
+        a.lane[i] = float_of(bits << 16);
+    }
+    return a;
+}
 // Lanes are integral and within [-128, 127].
 static inline void store_int8(int8_t* p, V16 a) { HOTSEAT_LANES p[i] = static_cast<int8_t>(a.lane[i]); }
 static inline void store_int32(int32_t* p, V16 a) { HOTSEAT_LANES p[i] = static_cast<int32_t>(a.lane[i]); }

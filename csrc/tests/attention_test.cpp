@@ -19,37 +19,54 @@ struct Span {
         const KernelTable& table = scalar_table();
         const int num_groups = (num_positions + kGroup - 1) / kGroup;
         for (int g = 0; g < num_groups; ++g) {
-            keys.emplace_back(kGroup * head_dim, broken());
+            keys.emplace_back(kGroup * (kIsPairs ? even_head_dim(head_dim) : head_dim), broken());
             values.emplace_back(kGroup * padded, broken());
         }
         for (int position = 0; position < num_positions; ++position) {
             const Guarded<float> key = random_floats(random, head_dim), value = random_floats(random, head_dim);
-            T *k = keys[position / kGroup].data(), *v = values[position / kGroup].data() + position % kGroup * padded;
-            if constexpr (sizeof(T) == 2) {
+            T *k = keys[position / kGroup].data(), *v = values[position / kGroup].data();
+            if constexpr (kIsPairs) {
                 table.write_key_bf16(key.data(), head_dim, k, position % kGroup);
-                table.write_value_bf16(value.data(), head_dim, padded, v);
+                table.write_value_bf16(value.data(), head_dim, padded, v, position % kGroup);
             } else {
                 table.write_key_fp32(key.data(), head_dim, k, position % kGroup);
-                table.write_value_fp32(value.data(), head_dim, padded, v);
+                table.write_value_fp32(value.data(), head_dim, padded, v, position % kGroup);
             }
         }
     }
 
+    static constexpr bool kIsPairs = sizeof(T) == 2;
     static T broken() {
-        if constexpr (sizeof(T) == 2)
+        if constexpr (kIsPairs)
             return 0x7fff;
         else
             return std::numeric_limits<float>::quiet_NaN();
     }
     static double number(T x) {
-        if constexpr (sizeof(T) == 2)
+        if constexpr (kIsPairs)
             return bf16_value(x);
         else
             return x;
     }
-    double key(int position, int d) const { return number(keys[position / kGroup][d * kGroup + position % kGroup]); }
+    // Where it lies in its group.
+    static size_t key_index(int lane, int d) {
+        return kIsPairs ? d / 2 * 2 * kGroup + 2 * lane + d % 2 : d * kGroup + lane;
+    }
+    size_t value_index(int lane, int d) const {
+        return kIsPairs ? lane / 2 * 2 * padded + 2 * d + lane % 2 : lane * padded + d;
+    }
+    double key(int position, int d) const { return number(keys[position / kGroup][key_index(position % kGroup, d)]); }
     double value(int position, int d) const {
-        return number(values[position / kGroup][position % kGroup * padded + d]);
+        return number(values[position / kGroup][value_index(position % kGroup, d)]);
+    }
+    // What comes behind `limit` positions becomes NaN.
+    void break_from(int limit) {
+        for (int position = limit; position < num_positions; ++position) {
+            for (int d = 0; d < head_dim; ++d)
+                keys[position / kGroup][key_index(position % kGroup, d)] = broken();
+            for (int d = 0; d < padded; ++d)
+                values[position / kGroup][value_index(position % kGroup, d)] = broken();
+        }
     }
     SpanView view() const {
         SpanView view{};
@@ -69,52 +86,70 @@ struct Result {
 
 template <class T>
 Result attend(const KernelTable& table, const Span<T>& span, const std::vector<Guarded<float>>& queries,
-              const std::vector<int>& limits, int first, int rows) {
+              const std::vector<int>& limits, int first, int rows, const SpanView* next = nullptr) {
     const SpanView view = span.view();
-    std::vector<const float*> pointers;
-    for (int r = 0; r < rows; ++r) pointers.push_back(queries[first + r].data());
-    Guarded<float> scores(static_cast<size_t>(rows) * kSpan, -1.0f);
+    const size_t length = Span<T>::kIsPairs ? even_head_dim(span.head_dim) : span.head_dim;
+    Guarded<T> encoded(rows * length);
+    for (int r = 0; r < rows; ++r)
+        if constexpr (Span<T>::kIsPairs)
+            table.to_bf16(queries[first + r].data(), span.head_dim, encoded.data() + r * length);
+        else
+            std::copy_n(queries[first + r].data(), length, encoded.data() + r * length);
     Result result(rows, span.padded);
     const AttentionTile tile{
-        .queries = pointers.data(),
+        .queries = encoded.data(),
+        .query_stride = length * sizeof(T),
         .limits = limits.data() + first,
         .rows = rows,
         .head_dim = span.head_dim,
         .head_dim_padded = span.padded,
         .span = &view,
-        .next = view.num_positions >= kFetchedGroups * kGroup ? &view : nullptr,
-        .scores = scores.data(),
-        .max = result.max.data(),
-        .sum = result.sum.data(),
-        .values = result.values.data(),
+        .next = next,
+        .out = {result.max.data(), result.sum.data(), result.values.data()},
     };
-    if constexpr (sizeof(T) == 2)
+    if constexpr (Span<T>::kIsPairs)
         table.attention_bf16(tile);
     else
         table.attention_fp32(tile);
-    scores.check();
     result.max.check(), result.sum.check(), result.values.check();
     return result;
 }
 
+// Against the formula. Rounding to bf16 changes a weight by a factor of at most 1 + 2^-8; the rounded queries are
+// known.
 template <class T>
 void check_definition(const Span<T>& span, const Guarded<float>& query, int limit, const Result& result) {
-    std::vector<double> scores(limit);
+    const double rounding = Span<T>::kIsPairs ? std::exp2(-8.0) : 0.0;
+    std::vector<double> scores(limit), weights(limit);
     double peak = -kInfinity, sum = 0.0;
     for (int position = 0; position < limit; ++position) {
-        for (int d = 0; d < span.head_dim; ++d) scores[position] += query[d] * span.key(position, d);
+        for (int d = 0; d < span.head_dim; ++d) {
+            uint16_t word;
+            scalar_table().to_bf16(&query[d], 1, &word);
+            scores[position] += (Span<T>::kIsPairs ? bf16_value(word) : query[d]) * span.key(position, d);
+        }
         peak = std::max(peak, scores[position]);
     }
     CHECK(close(result.max[0], peak, 1e-4));
-    for (double score : scores) sum += std::exp2(score - peak);
-    CHECK(close(result.sum[0], sum, 1e-4 * sum));
+    for (int position = 0; position < limit; ++position) sum += weights[position] = std::exp2(scores[position] - peak);
+    CHECK(close(result.sum[0], sum, (1e-4 + rounding) * sum));
     for (int d = 0; d < span.head_dim; ++d) {
-        double value = 0.0;
-        for (int position = 0; position < limit; ++position)
-            value += std::exp2(scores[position] - peak) * span.value(position, d);
-        CHECK(close(result.values[d], value, 1e-4 * sum), "dimension %d of %d: %g, not %g", d, span.head_dim,
-              static_cast<double>(result.values[d]), value);
+        double value = 0.0, size = 0.0;
+        for (int position = 0; position < limit; ++position) {
+            value += weights[position] * span.value(position, d);
+            size += weights[position] * std::fabs(span.value(position, d));
+        }
+        CHECK(close(result.values[d], value, 1e-4 * sum + rounding * size), "dimension %d of %d: %g, not %g", d,
+              span.head_dim, static_cast<double>(result.values[d]), value);
     }
+}
+
+void check_same_row(const Result& actual, int row, const Result& expected, int padded, const char* table, int limit) {
+    CHECK(same(actual.max[row], expected.max[0]) && same(actual.sum[row], expected.sum[0]), "%s: row %d, limit %d",
+          table, row, limit);
+    for (int d = 0; d < padded; ++d)
+        CHECK(same(actual.values[row * padded + d], expected.values[d]), "%s: row %d, limit %d, dimension %d", table,
+              row, limit, d);
 }
 
 // Rows together against rows alone against the scalar table against the
@@ -127,24 +162,37 @@ void check_span(Random& random, int head_dim, int num_positions, int rows) {
     for (int r = 0; r < rows; ++r) {
         queries.push_back(random_floats(random, head_dim, 0.5f));
         // As in a prefill: consecutive ends, the last rows see everything.
-        limits.push_back(std::max(num_positions - (rows - 1 - r) / 2, 0));
+        limits.push_back(std::max(num_positions - (rows - 1 - r) / 2, 1));
+    }
+    const SpanView next = span.view();
+    for (const KernelTable* table : tables()) {
+        const Result together = attend(*table, span, queries, limits, 0, rows, &next);
+        for (int r = 0; r < rows; ++r) {
+            const Result alone = attend(*table, span, queries, limits, r, 1);
+            const Result scalar = attend(scalar_table(), span, queries, limits, r, 1);
+            if (table == tables().front()) check_definition(span, queries[r], limits[r], scalar);
+            check_same_row(together, r, alone, span.padded, table->name, limits[r]);
+            check_same_row(together, r, scalar, span.padded, table->name, limits[r]);
+        }
+    }
+}
+
+// Rows see no more than their limits say: all that is behind the first row's becomes NaN.
+template <class T>
+void check_limits(Random& random, int limit, int rows) {
+    const Span<T> whole(random, 20, 100);
+    Span<T> broken = whole;
+    broken.break_from(limit);
+    std::vector<Guarded<float>> queries;
+    std::vector<int> limits;
+    for (int r = 0; r < rows; ++r) {
+        queries.push_back(random_floats(random, 20, 0.5f));
+        limits.push_back(limit + r);
     }
     for (const KernelTable* table : tables()) {
-        Result together = attend(*table, span, queries, limits, 0, rows);
-        for (int r = 0; r < rows; ++r) {
-            if (limits[r] == 0) continue;  // such a row's result is not read
-            Result alone = attend(*table, span, queries, limits, r, 1);
-            Result scalar = attend(scalar_table(), span, queries, limits, r, 1);
-            if (table == tables().front()) check_definition(span, queries[r], limits[r], scalar);
-            for (const Result* other : {&alone, &scalar}) {
-                CHECK(same(together.max[r], other->max[0]) && same(together.sum[r], other->sum[0]),
-                      "%s: row %d of %d, limit %d", table->name, r, rows, limits[r]);
-                for (int d = 0; d < span.padded; ++d)
-                    CHECK(same(together.values[r * span.padded + d], other->values[d]),
-                          "%s: row %d of %d, limit %d of %d, dimension %d of %d", table->name, r, rows, limits[r],
-                          num_positions, d, head_dim);
-            }
-        }
+        const Result expected = attend(*table, whole, queries, limits, 0, 1);
+        check_same_row(attend(*table, broken, queries, limits, 0, rows), 0, expected, 32, table->name, limit);
+        CHECK(table->all_finite(expected.values.data(), 20), "%s, limit %d", table->name, limit);
     }
 }
 
@@ -153,7 +201,7 @@ void check_span(Random& random, int head_dim, int num_positions, int rows) {
 TEST(attention_agrees_over_lengths) {
     Random random(21);
     for (int num_positions : {1, 2, 15, 16, 17, 63, 64, 65, 80, 128, 255, 256})
-        for (int rows : {1, 3, 6}) {
+        for (int rows : {1, 3, 6, 8}) {
             check_span<float>(random, 12, num_positions, rows);
             check_span<uint16_t>(random, 12, num_positions, rows);
         }
@@ -161,28 +209,44 @@ TEST(attention_agrees_over_lengths) {
 
 TEST(attention_agrees_over_head_sizes_and_rows) {
     Random random(22);
-    for (int head_dim : {2, 8, 16, 20, 64, 80, 128, 130})
-        for (int rows : {1, 2, 3, 4, 5, 6, 7, 13, 16}) {
+    for (int head_dim : {2, 7, 8, 16, 20, 64, 80, 128, 130})
+        for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 24}) {
             check_span<float>(random, head_dim, 37, rows);
             check_span<uint16_t>(random, head_dim, 37, rows);
         }
 }
 
-TEST(attention_bf16_equals_attention_over_widened_keys_and_values) {
+TEST(attention_leaves_alone_what_a_row_does_not_see) {
     Random random(23);
-    const Span<uint16_t> narrow(random, 20, 100);
-    Span<float> wide(random, 20, 100);
-    for (size_t g = 0; g < narrow.keys.size(); ++g) {
-        scalar_table().widen(narrow.keys[g].data(), kGroup * 20, wide.keys[g].data());
-        scalar_table().widen(narrow.values[g].data(), kGroup * 32, wide.values[g].data());
+    for (int limit : {1, 2, 15, 16, 17, 63, 64, 65, 80, 81, 91})
+        for (int rows : {1, 2, 4, 8, 9}) {
+            check_limits<float>(random, limit, rows);
+            check_limits<uint16_t>(random, limit, rows);
+        }
+}
+
+TEST(attention_fetches_a_next_span_of_any_length) {
+    Random random(28);
+    const Span<uint16_t> span(random, 20, 100);
+    const std::vector<Guarded<float>> queries = {random_floats(random, 20)};
+    const Result expected = attend(scalar_table(), span, queries, {100}, 0, 1);
+    for (int length : {1, 100, 256}) {
+        const SpanView next = Span<uint16_t>(random, 20, length).view();  // fetching what is gone does no harm
+        for (const KernelTable* table : tables())
+            check_same_row(attend(*table, span, queries, {100}, 0, 1, &next), 0, expected, 32, table->name, length);
     }
-    const std::vector<Guarded<float>> queries = {random_floats(random, 20), random_floats(random, 20)};
-    for (const KernelTable* table : tables()) {
-        Result a = attend(*table, narrow, queries, {99, 100}, 0, 2), b = attend(*table, wide, queries, {99, 100}, 0, 2);
-        check_same(a.max, b.max, table->name, "max", 2);
-        check_same(a.sum, b.sum, table->name, "sum", 2);
-        check_same(a.values, b.values, table->name, "values", 2);
-    }
+}
+
+TEST(attention_by_pairs_does_not_care_how_far_apart_scores_are) {
+    Random random(29);
+    Span<uint16_t> span(random, 8, 50);
+    for (Guarded<uint16_t>& keys : span.keys)
+        for (size_t i = 0; i < keys.size(); ++i) keys[i] += 10 << 7;  // times 2^10; NaN stays behind the limit
+    const std::vector<Guarded<float>> queries = {random_floats(random, 8)};
+    const Result scalar = attend(scalar_table(), span, queries, {49}, 0, 1);
+    CHECK(scalar.sum[0] >= 1.0f && scalar.sum[0] < 2.0f);
+    for (const KernelTable* table : tables())
+        check_same_row(attend(*table, span, queries, {49}, 0, 1), 0, scalar, 16, table->name, 49);
 }
 
 TEST(attention_of_far_apart_scores_has_no_overflow) {
@@ -198,6 +262,33 @@ TEST(attention_of_far_apart_scores_has_no_overflow) {
     }
 }
 
+static void merge(const KernelTable& table, const AttentionState& state, float max, float sum, Guarded<float> values,
+                  int n) {
+    table.merge_spans(state, {&max, &sum, values.data()}, 1, n);
+}
+
+TEST(rows_merge_side_by_side_as_alone) {
+    Random random(30);
+    for (int rows : {1, 2, 15, 16, 17, 24}) {
+        constexpr int kWidth = 32;
+        const Guarded<float> max = random_floats(random, 2 * rows), sum = random_floats(random, 2 * rows);
+        const Guarded<float> values = random_floats(random, 2 * rows * kWidth);
+        for (const KernelTable* table : tables()) {
+            Guarded<float> max1 = max, sum1 = sum, values1 = values, max2 = max, sum2 = sum, values2 = values;
+            const auto state_at = [&](Guarded<float>& m, Guarded<float>& s, Guarded<float>& v, int r) {
+                return AttentionState{m.data() + r, s.data() + r, v.data() + r * kWidth};
+            };
+            table->merge_spans(state_at(max1, sum1, values1, 0), state_at(max1, sum1, values1, rows), rows, kWidth);
+            for (int r = 0; r < rows; ++r)
+                scalar_table().merge_spans(state_at(max2, sum2, values2, r), state_at(max2, sum2, values2, rows + r), 1,
+                                           kWidth);
+            check_same(max1, max2, table->name, "max", rows);
+            check_same(sum1, sum2, table->name, "sum", rows);
+            check_same(values1, values2, table->name, "values", rows);
+        }
+    }
+}
+
 TEST(spans_merge_as_if_they_were_one) {
     Random random(25);
     for (int n : {16, 32, 80, 96}) {
@@ -206,18 +297,18 @@ TEST(spans_merge_as_if_they_were_one) {
             for (const KernelTable* table : tables()) {
                 Guarded<float> state(n), expected(n);
                 float peak = -kInfinity, sum = 0.0f, peak_scalar = -kInfinity, sum_scalar = 0.0f;
-                table->merge_span(&peak, &sum, state.data(), max_a, 4.0f, first.data(), n);
+                merge(*table, {&peak, &sum, state.data()}, max_a, 4.0f, first, n);
                 CHECK(peak == max_a && sum == 4.0f, "%s", table->name);
                 for (int i = 0; i < n; ++i) CHECK(state[i] == first[i], "%s", table->name);
-                table->merge_span(&peak, &sum, state.data(), max_b, 7.0f, second.data(), n);
+                merge(*table, {&peak, &sum, state.data()}, max_b, 7.0f, second, n);
                 const double top = std::max(max_a, max_b), keep = std::exp2(max_a - top), take = std::exp2(max_b - top);
                 CHECK(peak == top && close(sum, 4.0 * keep + 7.0 * take, 1e-5), "%s", table->name);
                 for (int i = 0; i < n; ++i)
                     CHECK(close(state[i], first[i] * keep + second[i] * take, 1e-5), "%s", table->name);
-                scalar_table().merge_span(&peak_scalar, &sum_scalar, expected.data(), max_a, 4.0f, first.data(), n);
-                scalar_table().merge_span(&peak_scalar, &sum_scalar, expected.data(), max_b, 7.0f, second.data(), n);
+                merge(scalar_table(), {&peak_scalar, &sum_scalar, expected.data()}, max_a, 4.0f, first, n);
+                merge(scalar_table(), {&peak_scalar, &sum_scalar, expected.data()}, max_b, 7.0f, second, n);
                 CHECK(same(sum, sum_scalar), "%s", table->name);
-                check_same(state, expected, table->name, "merge_span", n);
+                check_same(state, expected, table->name, "merge_spans", n);
             }
     }
 }
@@ -237,25 +328,28 @@ TEST(divide_agrees) {
 
 TEST(keys_and_values_are_written_into_their_lane_alone) {
     Random random(27);
-    for (int n : {2, 8, 12, 16, 20, 64, 80})
-        for (int lane : {0, 7, 15}) {
-            const int padded = (n + 15) / 16 * 16;
+    for (int n : {2, 7, 8, 12, 16, 20, 33, 64, 80})
+        for (int lane : {0, 7, 14, 15}) {
+            const int padded = (n + 15) / 16 * 16, even = even_head_dim(n);
             const Guarded<float> x = random_floats(random, n);
-            Guarded<uint16_t> words(n);
+            Guarded<uint16_t> words(padded);
             scalar_table().to_bf16(x.data(), n, words.data());
             for (const KernelTable* table : tables()) {
-                Guarded<uint16_t> key16(kGroup * n, 0x1234), key16_expected = key16, value16(padded, 0x1234);
-                Guarded<float> key32(kGroup * n, 7.0f), key32_expected = key32, value32(padded, 7.0f);
-                Guarded<uint16_t> value16_expected(padded);
-                Guarded<float> value32_expected(padded);
-                for (int i = 0; i < n; ++i) {
-                    key16_expected[i * kGroup + lane] = value16_expected[i] = words[i];
-                    key32_expected[i * kGroup + lane] = value32_expected[i] = x[i];
+                Guarded<uint16_t> key16(kGroup * even, 0x1234), key16_expected = key16;
+                Guarded<uint16_t> value16(kGroup * padded, 0x1234), value16_expected = value16;
+                Guarded<float> key32(kGroup * n, 7.0f), key32_expected = key32;
+                Guarded<float> value32(kGroup * padded, 7.0f), value32_expected = value32;
+                const Span<uint16_t> pairs(random, n, 1);
+                for (int d = 0; d < even; ++d) key16_expected[pairs.key_index(lane, d)] = words[d];
+                for (int d = 0; d < padded; ++d) {
+                    value16_expected[pairs.value_index(lane, d)] = words[d];
+                    value32_expected[lane * padded + d] = d < n ? x[d] : 0.0f;
                 }
+                for (int d = 0; d < n; ++d) key32_expected[d * kGroup + lane] = x[d];
                 table->write_key_bf16(x.data(), n, key16.data(), lane);
                 table->write_key_fp32(x.data(), n, key32.data(), lane);
-                table->write_value_bf16(x.data(), n, padded, value16.data());
-                table->write_value_fp32(x.data(), n, padded, value32.data());
+                table->write_value_bf16(x.data(), n, padded, value16.data(), lane);
+                table->write_value_fp32(x.data(), n, padded, value32.data(), lane);
                 check_same(key16, key16_expected, table->name, "key, bf16", n);
                 check_same(key32, key32_expected, table->name, "key, fp32", n);
                 check_same(value16, value16_expected, table->name, "value, bf16", n);

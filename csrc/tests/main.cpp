@@ -9,6 +9,8 @@
 // with HOTSEAT_SANITIZE=thread.
 #include <chrono>
 
+#include "decoder/denormals.h"
+#include "decoder/machine.h"
 #include "tests/check.h"
 
 namespace hotseat::tests {
@@ -18,19 +20,7 @@ std::vector<Test>& all_tests() {
     return tests;
 }
 
-std::vector<const KernelTable*> tables() {
-    std::vector<const KernelTable*> found = {&scalar_table()};
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&avx2_table());
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
-        found.push_back(&avx512_table());
-        if (__builtin_cpu_supports("avx512bf16")) found.push_back(&avx512bf16_table());
-    }
-#endif
-    return found;
-}
+std::vector<const KernelTable*> tables() { return this_machine().tables; }
 
 static int run(const char* filter) {
     int num_run = 0, num_failed = 0;
@@ -39,6 +29,7 @@ static int run(const char* filter) {
         ++num_run;
         const auto start = std::chrono::steady_clock::now();
         try {
+            const DenormalsAreZero scope;  // as in a step
             test.run();
             const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
             std::printf("ok      %s (%.2f s)\n", test.name, seconds.count());

@@ -169,20 +169,6 @@ TEST(bf16_agrees_and_rounds_half_to_even) {
     }
 }
 
-TEST(widen_agrees) {
-    Random random(5);
-    for (int n : {16, 32, 128, 320}) {
-        Guarded<uint16_t> words(n);
-        for (int i = 0; i < n; ++i) words[i] = static_cast<uint16_t>(random.below(1 << 16));
-        for (const KernelTable* table : tables()) {
-            Guarded<float> actual(n), expected(n);
-            table->widen(words.data(), n, actual.data());
-            for (int i = 0; i < n; ++i) expected[i] = bf16_value(words[i]);
-            check_same(actual, expected, table->name, "widen", n);
-        }
-    }
-}
-
 TEST(rms_norm_agrees_and_follows_its_definition) {
     Random random(6);
     for (int n : kSizes) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -46,6 +47,29 @@ void check_run(Team& team, const std::vector<int>& totals, int rounds = 0) {
 }
 
 }  // namespace
+
+TEST(denormals_are_zero_inside_a_run_alone) {
+    const auto are_kept = [] {
+        volatile float denormal = 1e-38f;
+        denormal = denormal * 0.5f;
+        return bits_of(denormal) != 0;  // a comparison might move past fesetenv
+    };
+    std::fenv_t before;
+    std::fegetenv(&before);
+    std::fesetenv(FE_DFL_ENV);  // tests run as a step does
+    bool are_kept_outside = are_kept();
+    std::atomic<int> num_kept{0};
+    for (int size : kTeamSizes) {
+        Team team(size);
+        team.run([&](int member) {
+            num_kept += are_kept();
+            team.for_each(4 * size, member, [&](int, int) { num_kept += are_kept(); });
+        });
+        are_kept_outside = are_kept_outside && are_kept();
+    }
+    std::fesetenv(&before);
+    CHECK(are_kept_outside && num_kept == 0, "%d kept inside", num_kept.load());
+}
 
 TEST(team_does_every_item_once_and_phases_in_order) {
     Random random(31);
