@@ -25,7 +25,15 @@ struct PairScratch {
     alignas(64) uint16_t weights[kRows][kSpan];
 };
 
-// Scores of kRows rows and kVecs groups starting at `first`, and the largest so far in lanes.
+// Of scores [start, end) those below the limit.
+static void find_largest(const float* scores, int start, int end, int limit, float* largest) {
+    const V16 lowest = set1(-__builtin_inff());
+    for (int i = start; i < end; i += 16)
+        store(largest, max(first_n(limit - i, load(scores + i), lowest), load(largest)));
+}
+
+// Scores of kRows rows and kVecs groups starting at `first`, and the largest so far in lanes. Without `is_seen` some row
+// does not see some of the positions.
 template <int kRows, int kVecs, bool kFetches>
 static inline void score_pairs(const AttentionTile& t, int row, int first, bool is_seen, PairScratch<kRows>& scratch) {
     V16 acc[kRows][kVecs];
@@ -49,16 +57,17 @@ static inline void score_pairs(const AttentionTile& t, int row, int first, bool 
             for (int g = 0; g < kVecs; ++g) acc[r][g] = dot_bf16(acc[r][g], x, k[g]);
         }
     }
-    const V16 lowest = set1(-__builtin_inff());
-    for (int r = 0; r < kRows; ++r) {
-        V16 largest = load(scratch.largest[r]);
-        for (int g = 0; g < kVecs; ++g) {
-            store(scratch.scores[r] + (first + g) * kGroup, acc[r][g]);
-            const int left = t.limits[row + r] - (first + g) * kGroup;
-            largest = max(is_seen ? acc[r][g] : first_n(left, acc[r][g], lowest), largest);
+    for (int r = 0; r < kRows; ++r)
+        for (int g = 0; g < kVecs; ++g) store(scratch.scores[r] + (first + g) * kGroup, acc[r][g]);
+    if (is_seen)
+        for (int r = 0; r < kRows; ++r) {
+            V16 largest = load(scratch.largest[r]);
+            for (int g = 0; g < kVecs; ++g) largest = max(acc[r][g], largest);
+            store(scratch.largest[r], largest);
         }
-        store(scratch.largest[r], largest);
-    }
+    else
+        for (int r = 0; r < kRows; ++r)
+            find_largest(scratch.scores[r], first * kGroup, (first + kVecs) * kGroup, t.limits[row + r], scratch.largest[r]);
 }
 
 // Turn one row of scores into rounded weights, zero beyond its limit in the last group.

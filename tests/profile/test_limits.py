@@ -22,7 +22,7 @@ SPEC = tiny_spec(
         hidden_size=32, intermediate_size=48, num_heads=4, num_kv_heads=2, head_dim=16, num_layers=3, vocab_size=300
     )
 )
-LIMITS = Limits(bytes_per_s=1e9, operations_per_s={"avx2": {"int8": 4e9, "fp32": 2e9}})
+LIMITS = Limits(bytes_per_s=1e9, operations_per_s={"avx2": {"int8": 4e9, "bf16": 2e9}})
 
 
 def test_the_slower_of_memory_and_arithmetic_is_the_limit() -> None:
@@ -86,7 +86,7 @@ def test_the_limit_of_a_step_adds_layers_head_and_attention() -> None:
     assert layers.num_bytes + head.num_bytes == 100_000
     head_weights, layer_weights = 32 * 300, 3 * (32 * 128 + 64 * 32 + 32 * 96 + 48 * 32)
     assert head.num_bytes == 100_000 * head_weights // (head_weights + layer_weights)
-    assert attention == Work(num_bytes=1000 * 384, num_operations=attention_operations(SPEC, 1000), dtype="fp32")
+    assert attention == Work(num_bytes=1000 * 384, num_operations=attention_operations(SPEC, 1000), dtype="bf16")
     expected = sum(LIMITS.least_seconds(work, "avx2", 5e8) for work in (layers, attention, head))
     assert path.limit_s(LIMITS, [size, size], 5e8) == pytest.approx(2 * expected)
     silent = StepSize(num_rows=8, num_samples=0, num_kv_positions=8, num_pairs=36)

@@ -305,6 +305,25 @@ def test_instruction_sets_are_those_of_the_machine_and_auto_is_the_best(monkeypa
         resolve_isa("avx2")
 
 
+@pytest.mark.skipif(len(ISAS) == 1, reason="there is no other set")
+def test_set_whose_bf16_products_deviate_is_named_left_out_and_not_missed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a machine whose best set fails its self-test: the next one computes the same bits."""
+    spec, weights = tiny_spec(KIND_MODEL), memory_weights(KIND_MODEL)
+    expected = last_logits_of(native_scheduler(spec, weights, dtype="bf16"), "r", 40)
+    assert not any("products" in line for line in caplog.messages)
+    monkeypatch.setattr("hotseat.runner._native.supported_isas", lambda: ISAS[:-1])
+    monkeypatch.setattr("hotseat.runner._native.deviating_isas", lambda: ISAS[-1:])
+    scheduler = native_scheduler(spec, weights, dtype="bf16")
+    assert scheduler.runner.isa == ISAS[-2]
+    assert [line for line in caplog.messages if line.startswith(f"{ISAS[-1]} is not used: its bf16 products")]
+    actual = last_logits_of(scheduler, "r", 40)
+    assert np.array_equal(actual.view(np.uint32), expected.view(np.uint32))
+    with pytest.raises(ConfigError, match=f"isa {ISAS[-1]} is on this machine, but its bf16 products"):
+        native_scheduler(spec, weights, dtype="bf16", isa=ISAS[-1])
+
+
 def test_threads_are_as_many_as_asked_for_and_by_default_no_more_than_may_be_used() -> None:
     assert 1 <= default_threads() <= len(os.sched_getaffinity(0))
     for threads in (1, 3, None):

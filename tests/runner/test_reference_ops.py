@@ -3,7 +3,9 @@ import pytest
 
 from hotseat.runner.reference_ops import (
     KV_TILE,
+    SPAN,
     attention,
+    attention_bf16,
     bf16_bits,
     bf16_values,
     block_hadamard,
@@ -61,6 +63,33 @@ def test_attention_equals_its_formula(start: int, rows: int, heads: int, kv_head
     for row in range(rows):
         end = start + row + 1
         assert np.array_equal(attention(q[row : row + 1], k[:end], v[:end], start + row)[0], together[row])
+
+
+@pytest.mark.parametrize("start", [0, 1, SPAN - 1, SPAN, SPAN + 1, 600])
+@pytest.mark.parametrize("rows", [1, 2, 19])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 8), (9, 3, 6), (5, 1, 2)])
+def test_attention_bf16_is_within_its_rounding(start: int, rows: int, heads: int, kv_heads: int, head_dim: int) -> None:
+    q, k, v = (round_to_bf16(randn(n, h, head_dim)) for n, h in ((rows, heads), *[(start + rows, kv_heads)] * 2))
+    together = attention_bf16(q, k, v, start)
+    # With the query as it is rounded. A weight changes by a factor of at most 1 + 2**-8, and so does their sum.
+    factor = np.log2(np.e) / head_dim**0.5
+    rounded = round_to_bf16(q * np.float32(factor)).astype(np.float64) / factor
+    expected = dense_attention(rounded, k, v, start)
+    assert np.abs(together - expected).max() <= 2 * 2**-8 * np.abs(v).max() + 1e-5
+    assert np.array_equal(together, attention(q, k, v, start)) == (len(k) == 1)
+    for row in range(rows):
+        end = start + row + 1
+        assert np.array_equal(attention_bf16(q[row : row + 1], k[:end], v[:end], start + row)[0], together[row])
+
+
+def test_attention_leaves_alone_what_a_row_does_not_see() -> None:
+    q, k, v = randn(3, 2, 4), randn(303, 2, 4), randn(303, 2, 4)
+    for attend in (attention, attention_bf16):
+        expected = attend(q, k, v, 300)
+        broken_k, broken_v = (np.concatenate([x[:302], np.full((1, 2, 4), np.nan, np.float32)]) for x in (k, v))
+        actual = attend(q, broken_k, broken_v, 300)
+        assert np.array_equal(actual[:2], expected[:2])
+        assert np.isnan(actual[2]).all()
 
 
 def test_rms_norm_and_swiglu_equal_their_formulas() -> None:

@@ -46,7 +46,7 @@ def attention_point(
     work = Work(
         num_bytes=streams * context * kv_bytes_per_token(small, kv_dtype) // num_layers,
         num_operations=attention_operations(small, pairs) // num_layers,
-        dtype="fp32",
+        dtype=kv_dtype,
     )
     point = Point(
         kind="decode attention" if is_decode else "prefill attention",

@@ -81,13 +81,14 @@ def measure(model: LoadedModel, options: KernelBenchOptions) -> KernelTimes:
     dtypes = _dtypes(model, options)
     isas = [resolve_isa(name) for name in options.isas or _fast_isas()]
     threads = options.threads or default_threads()
-    peaks = sorted({"fp32", *map(arithmetic_of, dtypes)})  # attention computes in fp32
+    kv_dtypes = list(dict.fromkeys(resolve_kv_cache_dtype(dtype, "auto") for dtype in dtypes))
+    peaks = sorted({*kv_dtypes, *map(arithmetic_of, dtypes)})  # attention multiplies what is cached
     pins = Pins(enabled=options.pin)
     meter = pins.start(lambda: LimitMeter(isas=isas, dtypes=peaks, threads=threads))
     bench = _Bench(options=options, model=model, threads=threads, isas=isas, pins=pins, meter=meter)
     for dtype in dtypes:
         bench.run(_linear_jobs(bench, dtype))
-    for kv_dtype in dict.fromkeys(resolve_kv_cache_dtype(dtype, "auto") for dtype in dtypes):
+    for kv_dtype in kv_dtypes:
         for isa in isas:
             for size in options.context_lens:
                 for streams, queries in ((options.streams, 1), (1, options.queries)):

@@ -58,7 +58,7 @@ class Path:
             Work(
                 num_bytes=size.num_kv_positions * kv_bytes_per_token(self.spec, self.kv_dtype),
                 num_operations=attention_operations(self.spec, size.num_pairs),
-                dtype="fp32",
+                dtype=self.kv_dtype,
             ),
         ]
         if size.num_samples:

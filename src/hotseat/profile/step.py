@@ -76,7 +76,7 @@ def measure(model: LoadedModel, options: StepBenchOptions) -> StepTimes:
     threads, isa = options.threads or default_threads(), resolve_isa(options.isa)
     configs = [_runner_config(options, dtype, isa, threads) for dtype in options.dtypes]
     pins = Pins(enabled=options.pin)
-    dtypes = sorted({"fp32", *(arithmetic_of(config.weight_dtype) for config in configs)})
+    dtypes = sorted({name for config in configs for name in (config.kv_dtype, arithmetic_of(config.weight_dtype))})
     meter = pins.start(lambda: LimitMeter(isas=[isa], dtypes=dtypes, threads=threads))
     points: list[StepPoint] = []
     for config in configs:

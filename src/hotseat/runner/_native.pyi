@@ -10,6 +10,7 @@ _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]
 
 def supported_isas() -> Sequence[str]: ...
+def deviating_isas() -> Sequence[str]: ...
 
 class Decoder:
     def __init__(

@@ -51,6 +51,8 @@ class NativeRunner:
         self._decoder = _native.Decoder(
             _shape(spec), _limits(config), config.weight_dtype, resolve_isa(config.isa), threads=_threads(config)
         )
+        if config.isa == "auto":
+            _warn_of_deviating_isas(self._decoder.isa)
         _load(self._decoder, spec, weights)
         self._bind()
         self._list_versions: tuple[int, ...] = ()
@@ -146,9 +148,21 @@ def resolve_isa(name: str) -> str:
     supported = _native.supported_isas()
     if name == "auto":
         return supported[-1]
+    if name in _native.deviating_isas():
+        raise ConfigError(f"isa {name} is on this machine, but its bf16 products are not to the bit as defined")
     if name not in supported:
         raise ConfigError(f"isa {name} is not on this machine, which has {', '.join(supported)}")
     return name
+
+
+def _warn_of_deviating_isas(isa: str) -> None:
+    for name in _native.deviating_isas():
+        logger.warning(
+            "%s is not used: its bf16 products are not to the bit those of other machines; "
+            "%s computes them exactly so, more slowly",
+            name,
+            isa,
+        )
 
 
 def default_threads() -> int:

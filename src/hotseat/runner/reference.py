@@ -13,7 +13,8 @@ multiply, and nothing else:
     gguf   the exact stored weights, or the nearest in groups where they have none; inputs quantised in groups of 32
 
 Embedding rows are the exact stored values. Keys (after rotary) and values are rounded to ``kv_dtype`` when they are
-written, and attention reads the rounded ones, also those of its own step.
+written, and attention reads the rounded ones, also those of its own step. With bf16 it also rounds what it multiplies
+them with: queries, and weights before they are divided by their sum.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.reference_ops import (
     Array,
     attention,
+    attention_bf16,
     bf16_bits,
     bf16_values,
     block_hadamard,
@@ -72,6 +74,7 @@ class ReferenceRunner:
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
         self._cache = _KvCache(spec, config)
+        self._attention = attention_bf16 if config.kv_dtype == "bf16" else attention
         self._cos, self._sin = rope_table(spec.rope, config.max_model_len)
         self._embedding = weights["token_embedding"].dequantize()
         self._output_norm = weights["output_norm"].dequantize()
@@ -136,7 +139,7 @@ class ReferenceRunner:
             for begin, end in _pieces(first_row, end_row):
                 piece_start = start + begin - first_row
                 piece_end = piece_start + end - begin
-                output[begin:end] = attention(q[begin:end], k[:piece_end], v[:piece_end], piece_start)
+                output[begin:end] = self._attention(q[begin:end], k[:piece_end], v[:piece_end], piece_start)
         return output
 
     def _logits(self, hidden: Array, rows: Int32Array) -> Array:  # [len(rows), vocab_size]

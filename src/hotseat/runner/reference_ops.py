@@ -19,6 +19,7 @@ from hotseat.models.spec import RopeSpec
 __all__ = [
     "Array",
     "attention",
+    "attention_bf16",
     "bf16_bits",
     "bf16_values",
     "block_hadamard",
@@ -38,6 +39,7 @@ __all__ = [
 Array: TypeAlias = NDArray[np.float32]
 
 KV_TILE = 128
+SPAN = 256  # positions that share a maximum where weights are rounded
 GROUP = 32  # inputs that share a scale in gguf mode
 MAX_HADAMARD_WIDTH = 64
 SMALLEST_ROW = np.float32(1e-30)  # rows below are quantised to zeros
@@ -115,37 +117,84 @@ def attention(
     """
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[1]
-    num_tiles = -(-len(k) // KV_TILE)
-    k_tiles, v_tiles = (_kv_tiles(x, num_tiles) for x in (k, v))  # [tiles, 1, G, KV_TILE, D]
+    k_tiles, v_tiles = (_kv_tiles(x, KV_TILE) for x in (k, v))  # [tiles, 1, G, KV_TILE, D]
     grouped = q.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
     scores = np.stack([np.matmul(grouped, tile.swapaxes(-1, -2)) for tile in k_tiles])  # [tiles, T, G, H/G, KV_TILE]
     scores *= np.float32(1 / np.sqrt(np.float64(head_dim)))
-    key_positions = np.arange(num_tiles * KV_TILE).reshape(num_tiles, 1, KV_TILE)
-    is_hidden = key_positions > (start + np.arange(num_rows))[:, None]  # [tiles, T, KV_TILE]
+    is_hidden = _is_hidden(start, num_rows, len(k_tiles), KV_TILE)
     np.copyto(scores, np.float32(-np.inf), where=is_hidden[:, :, None, None, :])
     largest = scores.max(axis=(0, -1), keepdims=True)
     weights = np.exp(scores - largest)
     total = np.zeros(grouped.shape[:-1], np.float32)
     output: Array = np.zeros_like(grouped)
     for tile_weights, tile_values, is_hidden_tile in zip(weights, v_tiles, is_hidden, strict=True):
-        if not np.isfinite(tile_values).all():  # zero times NaN is NaN: a row must not even touch what it does not see
-            tile_values = np.where(is_hidden_tile[:, None, :, None], np.float32(0), tile_values)
         total += tile_weights.sum(axis=-1)
-        output += np.matmul(tile_weights, tile_values)
+        output += np.matmul(tile_weights, _visible(tile_values, is_hidden_tile))
     output /= total[..., None]
     return output.reshape(num_rows, num_heads, head_dim)
 
 
+def attention_bf16(
+    q: Array,  # [T, H, D], rows of one sequence at positions start, start + 1, …
+    k: Array,  # [start + T, G, D], bf16 values
+    v: Array,  # [start + T, G, D], bf16 values
+    start: int,
+) -> Array:  # [T, H, D]
+    """Attend as ``attention`` does, multiplying only bf16 values, exactly; sums stay float32.
+
+    Queries are rounded after they are scaled so that scores are base-2 logarithms. A span's weights
+    ``2**(score - its own maximum)`` are rounded, their sum is that of the rounded ones, and spans are merged in order.
+    """
+    num_rows, num_heads, head_dim = q.shape
+    num_kv_heads = k.shape[1]
+    k_spans, v_spans = (_kv_tiles(x, SPAN) for x in (k, v))
+    rounded = round_to_bf16(q * np.float32(np.log2(np.e) / np.sqrt(np.float64(head_dim))))
+    grouped = rounded.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    largest = np.full((*grouped.shape[:-1], 1), -np.inf, np.float32)
+    total, output = np.zeros_like(largest), np.zeros_like(grouped)
+    is_hidden = _is_hidden(start, num_rows, len(k_spans), SPAN)
+    for k_span, v_span, is_hidden_span in zip(k_spans, v_spans, is_hidden, strict=True):
+        scores = np.matmul(grouped, k_span.swapaxes(-1, -2))
+        np.copyto(scores, np.float32(-np.inf), where=is_hidden_span[:, None, None, :])
+        span_largest = scores.max(axis=-1, keepdims=True)  # -inf where a row sees nothing of the span
+        weights = round_to_bf16(np.exp2(scores - np.where(np.isneginf(span_largest), np.float32(0), span_largest)))
+        new_largest = np.maximum(largest, span_largest)
+        keep, take = np.exp2(largest - new_largest), np.exp2(span_largest - new_largest)
+        total = total * keep + weights.sum(axis=-1, keepdims=True) * take
+        output = output * keep + np.matmul(weights, _visible(v_span, is_hidden_span)) * take
+        largest = new_largest
+    quotient: Array = output / total
+    return quotient.reshape(num_rows, num_heads, head_dim)
+
+
 def _kv_tiles(
     x: Array,  # [positions, G, D]
-    num_tiles: int,
-) -> Array:  # [num_tiles, 1, G, KV_TILE, D]
+    size: int,
+) -> Array:  # [tiles, 1, G, size, D]
     """Cut keys or values into tiles of positions, the last one padded with zeros."""
     num_positions, num_kv_heads, head_dim = x.shape
-    padded = np.zeros((num_tiles * KV_TILE, num_kv_heads, head_dim), np.float32)
+    num_tiles = -(-num_positions // size)
+    padded = np.zeros((num_tiles * size, num_kv_heads, head_dim), np.float32)
     padded[:num_positions] = x
-    tiles = padded.reshape(num_tiles, 1, KV_TILE, num_kv_heads, head_dim)
+    tiles = padded.reshape(num_tiles, 1, size, num_kv_heads, head_dim)
     return np.ascontiguousarray(tiles.swapaxes(2, 3))
+
+
+def _is_hidden(start: int, num_rows: int, num_tiles: int, size: int) -> NDArray[np.bool_]:  # [tiles, T, size]
+    """Return which positions of each tile lie behind each row's own."""
+    key_positions = np.arange(num_tiles * size).reshape(num_tiles, 1, size)
+    return key_positions > (start + np.arange(num_rows))[:, None]
+
+
+def _visible(
+    values: Array,  # [1, G, size, D]
+    is_hidden: NDArray[np.bool_],  # [T, size]
+) -> Array:  # [1 or T, G, size, D]
+    """Return a tile's values, zeros for hidden ones where it matters."""
+    if np.isfinite(values).all():
+        return values
+    # Zero times NaN is NaN: a row must not even touch what it does not see.
+    return np.where(is_hidden[:, None, :, None], np.float32(0), values)
 
 
 # bf16: the upper half of a float32, rounded half to even
