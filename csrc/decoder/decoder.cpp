@@ -206,6 +206,8 @@ void Decoder::rotate_and_store(int layer, int row) {
     const float* sine = sine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
     float* q = qkv_.as<float>() + static_cast<size_t>(row) * (q_size_ + 2 * kv_size_);
     float *k = q + q_size_, *v = k + kv_size_;
+    for (int head = 0; batch_.writes_kv[chunk] && head < shape_.num_kv_heads; ++head)
+        kv_.fetch(layer, head, block_table(chunk), position);
     // Scores come out as base-2 logarithms.
     const float q_factor = shape_.rope_factor * kLog2E / std::sqrt(static_cast<float>(dim));
     for (int head = 0; head < shape_.num_heads; ++head) {

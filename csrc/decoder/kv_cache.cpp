@@ -21,6 +21,15 @@ const uint8_t* KvCache::value_group(int layer, int head, int block, int group) c
     return key_group(layer, head, block, shape_.block_size / kGroup) + group * value_group_bytes_;
 }
 
+void KvCache::fetch(int layer, int head, const int32_t* table, int position) const {
+    const int block = table[position / shape_.block_size], within = position % shape_.block_size;
+    const uint8_t* keys = key_group(layer, head, block, within / kGroup);
+    const uint8_t* values = value_group(layer, head, block, within / kGroup);
+    const size_t row = shape_.is_fp32 ? within % kGroup : within % kGroup / 2, row_bytes = head_dim_padded_ * 4;
+    for (size_t i = 0; i < key_group_bytes_; i += 64) __builtin_prefetch(keys + i, 1);
+    for (size_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(values + row * row_bytes + i, 1);
+}
+
 void KvCache::write(const KernelTable& kernels, int layer, int head, const int32_t* table, int position,
                     const float* key, const float* value) const {
     const int block = table[position / shape_.block_size], within = position % shape_.block_size;

@@ -28,6 +28,8 @@ public:
     int head_dim_padded() const { return head_dim_padded_; }
     size_t num_bytes() const { return memory_.size(); }
 
+    // Fetch what `write` will write a little later: a key alone lies in a line for each pair of dimensions.
+    void fetch(int layer, int head, const int32_t* table, int position) const;
     // Write one position of one head. `table` is the sequence's block table.
     void write(const KernelTable& kernels, int layer, int head, const int32_t* table, int position, const float* key,
                const float* value) const;
