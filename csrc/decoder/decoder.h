@@ -149,8 +149,8 @@ private:
     Memory x_;              // float[max tokens][hidden]: the residual stream
     Memory encoded_values_, encoded_scale_, encoded_sum_;
     EncodedRows encoded_{};
-    Memory qkv_;       // float[max tokens][q_size + 2 * kv_size]
-    Memory queries_;   // [num_kv_heads][max tokens][group_size], each in the KV cache's type
+    Memory qkv_;      // float[max tokens][q_size + 2 * kv_size]
+    Memory queries_;  // [num_kv_heads][max tokens][group_size], each in the KV cache's type
     size_t query_stride_;
     Memory attended_;  // float[max tokens][q_size]
     Memory mlp_;       // float[max tokens][intermediate]

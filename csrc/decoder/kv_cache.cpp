@@ -38,12 +38,10 @@ void KvCache::write(const KernelTable& kernels, int layer, int head, const int32
     auto* values = const_cast<uint8_t*>(value_group(layer, head, block, group));
     if (shape_.is_fp32) {
         kernels.write_key_fp32(key, shape_.head_dim, reinterpret_cast<float*>(keys), lane);
-        kernels.write_value_fp32(value, shape_.head_dim, head_dim_padded_,
-                                 reinterpret_cast<float*>(values), lane);
+        kernels.write_value_fp32(value, shape_.head_dim, head_dim_padded_, reinterpret_cast<float*>(values), lane);
     } else {
         kernels.write_key_bf16(key, shape_.head_dim, reinterpret_cast<uint16_t*>(keys), lane);
-        kernels.write_value_bf16(value, shape_.head_dim, head_dim_padded_,
-                                 reinterpret_cast<uint16_t*>(values), lane);
+        kernels.write_value_bf16(value, shape_.head_dim, head_dim_padded_, reinterpret_cast<uint16_t*>(values), lane);
     }
 }
 

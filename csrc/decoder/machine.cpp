@@ -24,10 +24,14 @@ public:
     float accumulator() {
         const uint32_t random = next();
         switch (next() % 4) {
-            case 0: return from_bits(random);
-            case 1: return from_bits(random & 0x80ffffff);  // denormal or nearly
-            case 2: return from_bits(random & 0x83ffffff);
-            default: return from_bits(static_cast<uint32_t>(value()) << 16);
+            case 0:
+                return from_bits(random);
+            case 1:
+                return from_bits(random & 0x80ffffff);  // denormal or nearly
+            case 2:
+                return from_bits(random & 0x83ffffff);
+            default:
+                return from_bits(static_cast<uint32_t>(value()) << 16);
         }
     }
 
@@ -35,10 +39,14 @@ private:
     uint16_t value() {
         const uint32_t random = next();
         switch (next() % 4) {
-            case 0: return kSpecial[random % std::size(kSpecial)];
-            case 1: return static_cast<uint16_t>((random & 0x807f) | (60 + (random >> 16) % 10) << 7);  // tiny products
-            case 2: return static_cast<uint16_t>((random & 0x80ff) | 0x3f00);  // around one: ties and cancellation
-            default: return static_cast<uint16_t>(random);
+            case 0:
+                return kSpecial[random % std::size(kSpecial)];
+            case 1:
+                return static_cast<uint16_t>((random & 0x807f) | (60 + (random >> 16) % 10) << 7);  // tiny products
+            case 2:
+                return static_cast<uint16_t>((random & 0x80ff) | 0x3f00);  // around one: ties and cancellation
+            default:
+                return static_cast<uint16_t>(random);
         }
     }
     uint32_t next() {

@@ -6,8 +6,8 @@
 // For one row and one span the arithmetic is always: scores by a chain over head_dim, their maximum, powers of two, the
 // sum in 16 fixed lanes, and values by a chain over positions. Spans are merged in ascending order. How many rows go
 // side by side, whether a row is part of a prefill or a lone decode, which thread does it and in what order spans are
-// computed changes none of these chains, so a row's bits depend on its own sequence only. Positions at or beyond a row's
-// limit take no part, whatever is in them, be it NaN.
+// computed changes none of these chains, so a row's bits depend on its own sequence only. Positions at or beyond a
+// row's limit take no part, whatever is in them, be it NaN.
 //
 // Blocks lie anywhere, so the hardware does not foresee them. While the first tile of a span is computed, all of the
 // next span is fetched, each line when the line at its place in this span is read. A span and the next must fit in a
@@ -67,8 +67,8 @@ static inline void merge_rows(const AttentionState& state, const AttentionState&
 
 static void merge_spans(const AttentionState& state, const AttentionState& span, int rows, int n) {
     for (int r = 0; r < rows; r += 16)
-        merge_rows({state.max + r, state.sum + r, state.values + r * n}, {span.max + r, span.sum + r, span.values + r * n},
-                   rows - r < 16 ? rows - r : 16, n);
+        merge_rows({state.max + r, state.sum + r, state.values + r * n},
+                   {span.max + r, span.sum + r, span.values + r * n}, rows - r < 16 ? rows - r : 16, n);
 }
 
 static void divide(const float* values, float sum, int n, float* out) {

@@ -32,8 +32,8 @@ static void find_largest(const float* scores, int start, int end, int limit, flo
         store(largest, max(first_n(limit - i, load(scores + i), lowest), load(largest)));
 }
 
-// Scores of kRows rows and kVecs groups starting at `first`, and the largest so far in lanes. Without `is_seen` some row
-// does not see some of the positions.
+// Scores of kRows rows and kVecs groups starting at `first`, and the largest so far in lanes. Without `is_seen` some
+// row does not see some of the positions.
 template <int kRows, int kVecs, bool kFetches>
 static inline void score_pairs(const AttentionTile& t, int row, int first, bool is_seen, PairScratch<kRows>& scratch) {
     V16 acc[kRows][kVecs];
@@ -67,12 +67,13 @@ static inline void score_pairs(const AttentionTile& t, int row, int first, bool 
         }
     else
         for (int r = 0; r < kRows; ++r)
-            find_largest(scratch.scores[r], first * kGroup, (first + kVecs) * kGroup, t.limits[row + r], scratch.largest[r]);
+            find_largest(scratch.scores[r], first * kGroup, (first + kVecs) * kGroup, t.limits[row + r],
+                         scratch.largest[r]);
 }
 
 // Turn one row of scores into rounded weights, zero beyond its limit in the last group.
-static inline void soften_to_pairs(const float* scores, const float* largest, int limit, uint16_t* weights, float* max_out,
-                                   float* sum_out) {
+static inline void soften_to_pairs(const float* scores, const float* largest, int limit, uint16_t* weights,
+                                   float* max_out, float* sum_out) {
     const float peak = reduce_max(load(largest));
     const V16 shift = set1(peak), zero = set1(0.0f);
     V16 total = zero;
@@ -118,7 +119,8 @@ static inline void weigh_pairs(const AttentionTile& t, int row, int column, int 
         }
     }
     for (int r = 0; r < kRows; ++r)
-        for (int c = 0; c < kVecs; ++c) store(t.out.values + (row + r) * t.head_dim_padded + column + c * 16, acc[r][c]);
+        for (int c = 0; c < kVecs; ++c)
+            store(t.out.values + (row + r) * t.head_dim_padded + column + c * 16, acc[r][c]);
 }
 
 // Go on with one row from `pair` to its limit. Beyond that a weight of zero would not do: the value may be NaN.
@@ -148,8 +150,7 @@ static void attend_pair_rows(const AttentionTile& t, int row) {
     for (; g + kVecs <= num_groups; g += kVecs)
         score_pairs<kRows, kVecs, kFetches>(t, row, g, (g + kVecs) * kGroup <= least, scratch);
     if constexpr (kVecs > 1)
-        for (; g < num_groups; ++g)
-            score_pairs<kRows, 1, kFetches>(t, row, g, (g + 1) * kGroup <= least, scratch);
+        for (; g < num_groups; ++g) score_pairs<kRows, 1, kFetches>(t, row, g, (g + 1) * kGroup <= least, scratch);
     for (int r = 0; r < kRows; ++r)
         soften_to_pairs(scratch.scores[r], scratch.largest[r], t.limits[row + r], scratch.weights[r],
                         t.out.max + row + r, t.out.sum + row + r);
@@ -179,7 +180,8 @@ static inline void attend_pairs_from(const AttentionTile& t, int row) {
 static void attention_bf16(const AttentionTile& t) {
     attend_pairs_from<kPairRows>(t, 0);
     if (t.next != nullptr)
-        fetch_rest(t, sizeof(uint16_t) * kGroup * even_head_dim(t.head_dim), sizeof(uint16_t) * kGroup * t.head_dim_padded);
+        fetch_rest(t, sizeof(uint16_t) * kGroup * even_head_dim(t.head_dim),
+                   sizeof(uint16_t) * kGroup * t.head_dim_padded);
 }
 
 }  // namespace hotseat::HOTSEAT_ISA

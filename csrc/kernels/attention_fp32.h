@@ -83,7 +83,8 @@ static inline void weigh_values(const AttentionTile& t, int row, int column, int
             }
     }
     for (int r = 0; r < kRows; ++r)
-        for (int c = 0; c < kVecs; ++c) store(t.out.values + (row + r) * t.head_dim_padded + column + c * 16, acc[r][c]);
+        for (int c = 0; c < kVecs; ++c)
+            store(t.out.values + (row + r) * t.head_dim_padded + column + c * 16, acc[r][c]);
 }
 
 template <int kRows, bool kFetches>

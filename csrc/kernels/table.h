@@ -18,13 +18,13 @@ enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K
 //   grouped: as GGUF stores them, see GroupFormat
 enum class WeightMode : int { int8, bf16, fp32, grouped };
 
-inline constexpr int kPanel = 64;         // columns (output features) of one panel
-inline constexpr int kHalfPanel = 32;     // columns that share a storage format
-inline constexpr int kPanelStep = 256;    // bytes of one panel for one step of K
-inline constexpr int kGroup = 16;         // positions that lie side by side in a key group
-inline constexpr int kSpan = 256;         // positions of one attention span; spans start at multiples of this
+inline constexpr int kPanel = 64;       // columns (output features) of one panel
+inline constexpr int kHalfPanel = 32;   // columns that share a storage format
+inline constexpr int kPanelStep = 256;  // bytes of one panel for one step of K
+inline constexpr int kGroup = 16;       // positions that lie side by side in a key group
+inline constexpr int kSpan = 256;       // positions of one attention span; spans start at multiples of this
 inline constexpr int kGroupsPerSpan = kSpan / kGroup;
-inline constexpr int kMaxTileRows = 6;    // rows that a linear kernel may hold at once
+inline constexpr int kMaxTileRows = 6;     // rows that a linear kernel may hold at once
 inline constexpr int kAttentionRows = 24;  // query rows that attention gets at once, a multiple of every kernel's tile
 
 enum class Epilogue : int {

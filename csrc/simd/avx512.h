@@ -29,9 +29,7 @@ static inline V16 abs(V16 a) { return {_mm512_abs_ps(a.v)}; }
 static inline V16 round_even(V16 a) {
     return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-static inline V16 floor(V16 a) {
-    return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
-}
+static inline V16 floor(V16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
 static inline V16 first_n(int n, V16 a, V16 b) {
     const __mmask16 mask = n >= 16 ? 0xffff : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1);
     return {_mm512_mask_blend_ps(mask, b.v, a.v)};

@@ -166,7 +166,8 @@ static inline float float_of(uint32_t bits) {
 // values is exact in fp32.) With denormals flushed (decoder/denormals.h) this is what vdpbf16ps does.
 static inline V16 dot_bf16(V16 acc, Pairs a, Pairs b) {
     HOTSEAT_LANES {
-        const float odd = __builtin_fmaf(float_of(a.lane[i] & 0xffff0000u), float_of(b.lane[i] & 0xffff0000u), acc.lane[i]);
+        const float odd =
+            __builtin_fmaf(float_of(a.lane[i] & 0xffff0000u), float_of(b.lane[i] & 0xffff0000u), acc.lane[i]);
         acc.lane[i] = __builtin_fmaf(float_of(a.lane[i] << 16), float_of(b.lane[i] << 16), odd);
     }
     return acc;

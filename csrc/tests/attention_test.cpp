@@ -62,10 +62,8 @@ struct Span {
     // What comes behind `limit` positions becomes NaN.
     void break_from(int limit) {
         for (int position = limit; position < num_positions; ++position) {
-            for (int d = 0; d < head_dim; ++d)
-                keys[position / kGroup][key_index(position % kGroup, d)] = broken();
-            for (int d = 0; d < padded; ++d)
-                values[position / kGroup][value_index(position % kGroup, d)] = broken();
+            for (int d = 0; d < head_dim; ++d) keys[position / kGroup][key_index(position % kGroup, d)] = broken();
+            for (int d = 0; d < padded; ++d) values[position / kGroup][value_index(position % kGroup, d)] = broken();
         }
     }
     SpanView view() const {

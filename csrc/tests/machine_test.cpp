@@ -51,8 +51,8 @@ float products_first(float acc, uint32_t a, uint32_t b) {
     return acc + (odd_of(a) * odd_of(b) + even_of(a) * even_of(b));
 }
 float rounded_once(float acc, uint32_t a, uint32_t b) {
-    return static_cast<float>(static_cast<double>(odd_of(a)) * odd_of(b) + static_cast<double>(even_of(a)) * even_of(b) +
-                              acc);
+    return static_cast<float>(static_cast<double>(odd_of(a)) * odd_of(b) +
+                              static_cast<double>(even_of(a)) * even_of(b) + acc);
 }
 float with_denormals(float acc, uint32_t a, uint32_t b) {
     std::fenv_t before;
