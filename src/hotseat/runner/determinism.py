@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hotseat.core.batch import Runner
-from hotseat.runner.config import WeightDtype
 
 __all__ = ["Determinism", "ModelRunner", "native_determinism", "reference_determinism"]
 
@@ -39,15 +38,12 @@ class ModelRunner(Runner, Protocol):
     def determinism(self) -> Determinism: ...
 
 
-def native_determinism(dtype: WeightDtype) -> Determinism:
-    """Return what the C++ kernels promise: sums are integers or have one order, whatever computes them."""
-    exceptions = ("bf16 products differ with the instruction set: vdpbf16ps rounds in its own way",)
-    return Determinism(
-        any_batch=True,
-        any_threads=True,
-        any_isa=dtype != "bf16",
-        exceptions=exceptions if dtype == "bf16" else (),
-    )
+def native_determinism() -> Determinism:
+    """Return what the C++ kernels promise: sums are integers or have one order, whatever computes them.
+
+    An instruction set that deviates is found out and not used, see ``_native.deviating_isas``.
+    """
+    return Determinism(any_batch=True, any_threads=True, any_isa=True)
 
 
 def reference_determinism() -> Determinism:

@@ -73,7 +73,7 @@ class NativeRunner:
     @property
     def determinism(self) -> Determinism:
         """What is promised about the bits of answers."""
-        return native_determinism(self._config.weight_dtype)
+        return native_determinism()
 
     @property
     def num_threads(self) -> int:
