@@ -111,6 +111,17 @@ def test_a_step_is_broken_down(dtype: str, model: Path, tmp_path: Path, capsys: 
     assert "prefill 40" in text
 
 
+def test_many_long_sequences_that_are_prefilled_one_after_the_other_decode_at_the_same_length(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "step.json"
+    words = [model, "--batch", "6", "--context", "150", "--prefill", "8", "--num-steps", "4", "--num-rounds", "1"]
+    run(capsys, "step", *words, "--max-num-batched-tokens", "12", "--dtype", "int8", "--json", path)
+    (size,) = json.loads(path.read_text())["points"][0]["chosen"]["sizes"]
+    assert size["num_rows"] == 6
+    assert size["num_kv_positions"] == pytest.approx(6 * 150, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -196,9 +196,10 @@ class _World:
         """Yield decode steps of ``num_requests`` requests, half of them before they reach the mean length."""
         steps = self._options.num_steps
         prompt_len = max(1, self._options.context - steps // 2)
-        for _ in range(num_requests):
-            self._add(prompt_len)
+        for length in self._staggered(prompt_len, num_requests):
+            self._add(length)
         while self._runner.batch.num_decodes < num_requests:
+            assert self._loop.has_work, "a request ended before all of them decoded"
             self._loop.step()
         for _ in range(_WARM_STEPS):
             self._loop.step()
@@ -206,6 +207,18 @@ class _World:
             sample, _ = self._step()
             yield sample
         self._end()
+
+    def _staggered(self, prompt_len: int, num_requests: int) -> list[int]:
+        """Return lengths of prompts, prefilled one after the other, that have decoded up to the same length in the end.
+
+        While prompt ``i`` is prefilled, the ``i`` before it decode and take their part of the budget.
+        """
+        lengths: list[int] = []
+        num_steps = 0.0  # that the prompts behind take
+        for index in reversed(range(num_requests)):
+            lengths.insert(0, max(1, round(prompt_len - num_steps)))
+            num_steps += lengths[0] / max(1, self._scheduler.config.max_num_batched_tokens - index)
+        return lengths
 
     def prefill(self, length: int) -> Sample:
         """Compute a prompt up to its first token."""
