@@ -1,6 +1,6 @@
 """Measure how long a server takes to be ready, the memory that it holds, and the CPU that it uses while idle.
 
-python benchmarks/footprint.py --idle-s 10 -- --kv-cache-memory-bytes 1GiB
+python benchmarks/footprint.py --idle-s 10 --save footprint -- --kv-cache-memory-bytes 1GiB
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from saving import save
 from server_process import running_server
 
 
@@ -29,6 +30,7 @@ def resident_mib(pid: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--idle-s", type=float, default=10.0)
+    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
     parser.add_argument("options", nargs="*", help="options of the server, after --")
     chosen = parser.parse_args()
     with running_server(chosen.options) as server:
@@ -39,12 +41,16 @@ def main() -> None:
         before = cpu_seconds(server.pid)
         time.sleep(chosen.idle_s)
         idle = (cpu_seconds(server.pid) - before) / chosen.idle_s
-    sys.stdout.write(
-        f"ready after         {server.ready_s:8.2f} s\n"
-        f"resident, started   {after_start:8.0f} MiB\n"
-        f"resident, after load{after_load:8.0f} MiB\n"
-        f"idle                {100 * idle:8.2f} % of a core\n"
-    )
+    measured = {
+        "ready_s": server.ready_s,
+        "resident_after_start_mib": after_start,
+        "resident_after_load_mib": after_load,
+        "idle_cores": idle,
+    }
+    for name, value in measured.items():
+        sys.stdout.write(f"{name:26}{value:8.2f}\n")
+    if chosen.save:
+        save(chosen.save, chosen, measured=measured)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,14 @@ import random
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 from hotseat.bench.http_client import HttpClient
-from hotseat.bench.report import describe_machine
 from hotseat.bench.stream import EventSplitter
+from saving import save
 from server_process import running_server
 
-RESULTS = Path(__file__).resolve().parent / "results"
 WORDS = ("harbour", "bread", "engine", "winter", "letter", "mountain", "quiet", "number", "window", "river", "stone")
 
 
@@ -114,14 +112,7 @@ def main() -> None:
         median = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
         sys.stdout.write(f"| {kind} | " + " | ".join(f"{value:.1f}" for value in median.values()) + " |\n")
     if chosen.save:
-        options = {key: value for key, value in vars(chosen).items() if key != "save"}
-        record = {
-            "command": " ".join(sys.argv),
-            "options": options,
-            "machine": asdict(describe_machine()),
-            "runs": runs,
-        }
-        (RESULTS / f"{chosen.save}.json").write_text(json.dumps(record, indent=2) + "\n")
+        save(chosen.save, chosen, runs=runs)
 
 
 if __name__ == "__main__":

@@ -18,16 +18,14 @@ import random
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from hotseat.bench.http_client import HttpClient
-from hotseat.bench.report import describe_machine
 from hotseat.bench.stream import EventSplitter
+from saving import save
 from server_process import running_server
 
-RESULTS = Path(__file__).resolve().parent / "results"
 QUIET_S = 1.0  # after which everything must be free
 STARTS = (
     "The harbour at the end of the line was",
@@ -172,13 +170,6 @@ async def soak(url: str, chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def save(name: str, chosen: argparse.Namespace, outcome: dict[str, Any]) -> None:
-    options = {key: value for key, value in vars(chosen).items() if key != "save"}
-    machine = asdict(describe_machine())
-    record = {"command": " ".join(sys.argv), "options": options, "machine": machine, "outcome": outcome}
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
@@ -193,7 +184,7 @@ def main() -> None:
         outcome = asyncio.run(soak(server.url, chosen))
     sys.stdout.write(f"{json.dumps(outcome)}\n")
     if chosen.save:
-        save(chosen.save, chosen, outcome)
+        save(chosen.save, chosen, outcome=outcome)
     sys.exit(1 if outcome["different"] or outcome["failed"] or any(outcome["in_use_after_the_end"].values()) else 0)
 
 

@@ -79,6 +79,7 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
             services = _services(assemble(args), config, observers, files)
             # Modules, vocabulary and options live as long as the process. To search them for garbage again and again
             # would stop all requests for tens of milliseconds each time.
+            gc.collect()
             gc.freeze()
             return services
 

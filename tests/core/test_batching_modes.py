@@ -146,3 +146,31 @@ def test_a_newcomer_ahead_in_the_order_does_not_keep_a_member_of_the_batch_out()
     assert world.step().admitted_ids == ["a", "b"]
     world.add(2, "tiny", max_tokens=2)
     assert world.step().admitted_ids == ["c"]
+
+
+def test_a_batch_goes_on_although_its_first_members_end_before_the_others_sat_down() -> None:
+    world = World(batching="static", batch_size=4, max_num_batched_tokens=64, max_num_seqs=4, short_prefill_share=0.0)
+    for name in ("a", "b", "c", "d"):
+        world.add(64, name, max_tokens=1)
+    assert [world.step().admitted_ids for _ in range(4)] == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_members_that_wait_for_the_prefix_of_one_that_ends_sit_down_afterwards() -> None:
+    world = World(batching="static", batch_size=3)
+    for name in ("a", "b", "c"):
+        world.add(list(range(100)), name, max_tokens=1)
+    assert world.step().admitted_ids == ["a"]
+    assert world.step().admitted_ids == ["b", "c"]
+    world.run()
+    assert world.ends.keys() == {"a", "b", "c"}
+
+
+def test_members_sit_down_one_by_one_when_the_cache_holds_one_at_a_time() -> None:
+    world = World(batching="dynamic", batch_size=3, num_kv_blocks=8, watermark=0.0, enable_prefix_caching=False)
+    for name in ("a", "b", "c"):
+        world.add(100, name, max_tokens=2)
+    assert world.step().admitted_ids == ["a"]
+    world.add(5, "late")
+    world.run()
+    admitted = [name for batch in world.batches for name in batch.admitted_ids]
+    assert admitted == ["a", "b", "c", "late"]

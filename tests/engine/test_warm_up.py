@@ -40,8 +40,18 @@ def test_the_first_clients_step_keeps_the_target() -> None:
     assert 0.040 < record.duration_s <= 0.050
 
 
-def test_runner_and_scheduler_hold_nothing_afterwards() -> None:
-    loop, witness, runner = warmed_up(target_itl_ms=50.0)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scheduling_policy": "fcfs"},
+        {"scheduling_policy": "sjf"},
+        {"scheduling_policy": "fair"},
+        {"batching": "static"},
+    ],
+    ids=str,
+)
+def test_runner_and_scheduler_hold_nothing_afterwards(options: dict[str, object]) -> None:
+    loop, witness, runner = warmed_up(target_itl_ms=50.0, **options)
     assert not loop.has_work
     assert runner.seats == {}
     assert set(witness.ends.values()) == {"length"}
@@ -53,3 +63,19 @@ def test_prompts_that_the_engine_cannot_hold_are_left_out(max_model_len: int, nu
     _, witness, _ = warmed_up(target_itl_ms=50.0, max_model_len=max_model_len)
     assert len(witness.ends) == num_requests
     assert not witness.rejected
+
+
+def test_the_shortest_job_is_still_found_soon_by_what_clients_ask_for() -> None:
+    loop, witness, _ = warmed_up(target_itl_ms=50.0, scheduling_policy="sjf", max_num_seqs=1)
+    for index in range(6):
+        loop.add(make_request(f"first{index}", 10, max_tokens=100))
+    while loop.has_work:
+        loop.step()
+    num_before = len(witness.records)
+    for name, prompt_len, max_tokens in (("seat", 10, 50), ("many", 20, 100), ("few", 40, 5)):
+        loop.add(make_request(name, prompt_len, max_tokens=max_tokens))
+        loop.step()
+    while loop.has_work:
+        loop.step()
+    admitted = [request_id for record in witness.records[num_before:] for request_id in record.admitted]
+    assert admitted == ["seat", "few", "many"]

@@ -159,18 +159,18 @@ class Admission:
                 self._start(request, plan.left, plan)
 
     def admit_short(self, plan: Plan, allowance: int, per_step: int) -> int:
-        """Let short prompts sit down with ``allowance`` tokens, each if its rest is done in the next step.
+        """Let short prompts sit down with ``allowance`` tokens, each if its rest fits in the next; return what is left.
 
-        Returns what is left of the allowance. The rest is small beside what that step will offer; only a request that
-        finds the whole share untouched, more than which no step has, may leave more.
+        The rest is at most a share; only who finds the share untouched, more than which no step has, may leave more.
         """
         self._set_misfits_aside(plan)
         while not plan.held_up and allowance > 0 and plan.left > 0:
             request = self.entrance.first_short(plan)
             if request is None or self._is_kept_out(request):
                 break
+            rest = request.num_tokens - min(allowance, plan.chunk_cap)
             most = plan.left - allowance - len(plan.served) if allowance == per_step else per_step
-            if request.num_tokens - allowance > most:
+            if rest > min(most, plan.chunk_cap):
                 break
             if self._may_sit(request, plan) and self._try(request, plan):
                 allowance -= self._start(request, allowance, plan)
@@ -210,13 +210,13 @@ class Admission:
         assert self._earmarked is None or self._earmarked.id in self._blocked, "a request is earmarked and not blocked"
 
     def _why_nobody(self) -> str:
-        own = "blocks" if self._blocked else "prefix" if self._following else ""
-        return own or (NOTHING if self.entrance.is_continuous else "batching")
+        nothing = NOTHING if self.entrance.is_continuous else "batching"
+        return "blocks" if self._blocked else "prefix" if self._following else nothing
 
     def _start(self, request: Request, limit: int, plan: Plan) -> int:
         """Give a request that has just sat down its first chunk, or say why it has none; return its tokens."""
-        size = plan.prefill(request, limit)
-        if not size:
+        if not (size := plan.prefill(request, limit)):
+            plan.served.add(request.id)
             plan.batch.deferred.append(Deferral(request.id, "budget"))
         return size
 

@@ -38,11 +38,18 @@ class Entrance:
         """Tell whether a batching mode waits for more requests before it lets anybody sit down."""
         return bool(len(self._waiting)) and not (self._running.requests or self._preempted or self.gate.is_open)
 
+    def arrived(self) -> None:
+        """Note that somebody came: others may follow, so an incomplete batch is worth waiting for again."""
+        self.gate.is_flushing = False
+
+    def flush(self) -> None:
+        """Note that nobody else will come for now."""
+        self.gate.is_flushing = True
+
     def look(self, now: float, oldest_at: float | None) -> None:
         """Form the next batch when the last one has ended and it is time; ``oldest_at`` as ``Gate.is_due`` has it."""
-        if self._running.requests or self._preempted:
+        if self._running.requests or self._preempted or self.gate.members:
             return
-        self.gate.members.clear()  # nobody of the last batch is left but, at most, some who could not sit down
         if self.gate.is_due(now, len(self._waiting), oldest_at):
             self.gate.let_in(sorted(self._waiting, key=self._waiting.rank))
 

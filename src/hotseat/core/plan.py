@@ -30,7 +30,7 @@ class Plan:
         self.held_up = ""  # why nobody else is admitted in this step
         self.grown: dict[RequestId, NewBlocks] = {}
         self.victims: list[Request] = []  # preempted in this step
-        self.served: set[RequestId] = set()  # prefills that have their chunk
+        self.served: set[RequestId] = set()  # prefills that had their turn
         self.aside: list[Request] = []  # waiting ones that do not fit, not offered again in this step
         self.closed_lanes: set[int] = set()  # lanes of which enough did not fit
 

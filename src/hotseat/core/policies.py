@@ -28,6 +28,7 @@ class Sjf:
     def __init__(self, aging_s: float | None = None) -> None:
         self._aging_s = aging_s
         self._mean_output = math.inf  # nobody ended yet: what a request asks for at most is the best guess
+        self._num_ended = 0
 
     def key(self, request: Request, now: float) -> Key:
         asked = request.end_at - request.num_prompt_tokens
@@ -45,10 +46,13 @@ class Sjf:
 
     def ended(self, request: Request) -> None:
         length = len(request.output_token_ids)
-        if length and self._mean_output == math.inf:
+        if not length:
+            return
+        self._num_ended += 1
+        if self._num_ended == 1:
             self._mean_output = length
-        elif length:
-            self._mean_output += SMOOTHING * (length - self._mean_output)
+        else:
+            self._mean_output += max(SMOOTHING, 1 / self._num_ended) * (length - self._mean_output)
 
     def stepped(self, batch: Batch, duration_s: float) -> None:
         """Nothing to note."""

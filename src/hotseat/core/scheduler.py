@@ -111,7 +111,7 @@ class Scheduler:
         request.gathered_logprobs = None if params.prompt_logprobs is None else []
         self._requests[request.id] = request
         self._limits.joined(request)
-        self._admission.entrance.gate.is_flushing = False
+        self._admission.entrance.arrived()
         self._admission.join(request, now)
 
     def abort(self, request_id: RequestId, now: float) -> RequestUpdate | None:
@@ -131,7 +131,7 @@ class Scheduler:
 
     def flush(self) -> None:
         """Tell that nobody else will come for now, so that a batching mode need not wait for a full batch."""
-        self._admission.entrance.gate.is_flushing = True
+        self._admission.entrance.flush()
 
     # A step
 
@@ -245,6 +245,8 @@ class Scheduler:
         batch = Batch(step=self._num_steps, chunks=[], budget=budget)
         self._num_steps += 1
         self._scheduled_at = now
+        if not self._running.num_long:
+            self._short_debt = 0
         return Plan(batch, now, self.config.long_prefill_token_threshold or budget, time)
 
     def _end_overdue(self, plan: Plan) -> None:
@@ -283,10 +285,7 @@ class Scheduler:
         to the long ones, which later short ones pay.
         """
         share = self.config.short_prefill_share
-        if not (self._running.num_long and share):
-            self._short_debt = 0
-            return
-        if plan.left <= 0:
+        if not (self._running.num_long and share and plan.left > 0):
             return
         per_step = max(1, int(plan.left * share))
         allowance = per_step - self._short_debt

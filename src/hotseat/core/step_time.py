@@ -17,7 +17,8 @@ __all__ = ["StepLoad", "StepTimePredictor"]
 FORGETTING = 0.98  # weight of the past after each step of the same kind
 RIDGE = 1e-6  # keeps the equations solvable while some feature was never seen
 MIN_STEPS = 4  # before these, the fit says nothing
-MAX_SURPRISE = 1.0  # a step that took more than that many times longer than predicted counts as if it had been that
+NUM_SETTLED = 50  # steps after which surprises are doubted
+MAX_SURPRISE = 2.0  # a step that took that many times what was predicted, or one part of it, counts as if that was all
 TAIL = 0.05  # part of the steps with prefill that may take longer than predicted · margin
 TAIL_RATE = 0.02  # how fast the margin follows them
 MAX_MARGIN = 1.5
@@ -45,9 +46,9 @@ class _Moments:
         self.squares = [[0.0] * NUM_FEATURES for _ in SCALES]
         self.products = [0.0] * NUM_FEATURES
 
-    def add(self, x: list[float], y: float) -> None:
-        """Take in a step; its weight makes errors relative."""
-        weight = 1 / (y * y)
+    def add(self, x: list[float], y: float, scale: float) -> None:
+        """Take in a step; its weight makes errors relative to ``scale``."""
+        weight = 1 / (scale * scale)
         for i, row in enumerate(self.squares):
             weighted = weight * x[i]
             self.squares[i] = [FORGETTING * old + weighted * value for old, value in zip(row, x, strict=True)]
@@ -87,8 +88,10 @@ class StepTimePredictor:
             self.error += 0.05 * (abs(predicted - seconds) / seconds - self.error)
             if load.num_prefill_tokens:
                 self._follow_tail(seconds / predicted)
-            seconds = min(seconds, predicted * (1 + MAX_SURPRISE))
-        (self._prefills if load.num_prefill_tokens else self._decodes).add(load.features(), seconds)
+        if self.num_steps >= NUM_SETTLED and predicted > 0:
+            seconds = min(max(seconds, predicted / MAX_SURPRISE), predicted * MAX_SURPRISE)
+        moments = self._prefills if load.num_prefill_tokens else self._decodes
+        moments.add(load.features(), seconds, max(seconds, predicted))
         self._fit()
         self.largest_prefill = max(self.largest_prefill, load.num_prefill_tokens)
         self.num_steps += 1

@@ -91,6 +91,7 @@ class StepResults:
     def to_output(self, table: SeatTable, token_ids: Sequence[int | None]) -> StepOutput:
         """Return what the scheduler reads; ``token_ids`` are as in ``listed_ids``."""
         flat = table.flat
+        assert len(token_ids) == len(flat.sample_ids), "a token for each row that samples"
         sampled = list(map(_sampled_token, zip(flat.sample_ids, token_ids, repeat(None))))
         if table.wants_logprobs:
             sampled = [self._with_logprobs(row, token, table) for row, token in enumerate(sampled)]
