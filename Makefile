@@ -21,7 +21,7 @@ TOOLS_STAMP := $(VENV)/.stamp-tools
 BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
-.PHONY: help setup serve pull test check check-native format native clean
+.PHONY: help setup serve pull test check check-native format native clean fuzz-files
 .PHONY: check-lint check-types check-imports check-native-format check-sizes
 .DELETE_ON_ERROR:
 
@@ -68,6 +68,10 @@ check-native: $(TOOLS_STAMP)
 		-DHOTSEAT_BUILD_TESTS=ON -DHOTSEAT_SANITIZE=address,undefined
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/sanitized --target hotseat_tests
 	build/sanitized/hotseat_tests
+
+# 100,000 mutated model files: each must load or be refused (a few minutes; the tests try 4,000).
+fuzz-files: $(DEV_STAMP)
+	PYTHONPATH=tests $(BIN)/python tests/models/hostile_files.py --count 100000 $(ARGS)
 
 # Rebuild the extension from what is in csrc/; only what changed is compiled again.
 native: $(TOOLS_STAMP)

@@ -87,8 +87,9 @@ class GgufFile:
         return WeightTensor(kind=tensor.kind, shape=tensor.shape, data=view.reshape(rows, num_bytes))
 
 
-def read_gguf(path: Path) -> GgufFile:
+def read_gguf(path: str | Path) -> GgufFile:
     """Map ``path`` and read its metadata and tensor table; raises ``ModelError`` when the file is not sound."""
+    path = Path(path)
     with path.open("rb") as file:
         if (size := path.stat().st_size) < 24:
             raise ModelError(f"{path}: {size} bytes are too few for a GGUF file")

@@ -28,6 +28,7 @@ RopeParameters: TypeAlias = Mapping[str, Any]
 Frequencies: TypeAlias = npt.NDArray[np.float32]  # [head_dim / 2], radians per position
 
 
+@np.errstate(all="ignore")  # a hostile number may overflow on the way: the result is checked to be finite
 def rope_spec(
     parameters: RopeParameters, *, head_dim: int, theta: float, factors: npt.NDArray[np.float32] | None = None
 ) -> RopeSpec:
@@ -55,8 +56,7 @@ def rope_spec(
         frequencies = _yarn(periods, parameters, theta)
         attention_factor = _yarn_attention_factor(parameters)
     if factors is not None:
-        with np.errstate(divide="ignore"):
-            frequencies = frequencies / factors
+        frequencies = frequencies / factors
     if not np.isfinite(frequencies).all():
         raise ModelError(f"the rope frequencies are not finite: {frequencies.tolist()}")
     return RopeSpec(inverse_frequencies=tuple(frequencies.tolist()), attention_factor=attention_factor)

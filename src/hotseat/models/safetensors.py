@@ -52,8 +52,9 @@ class SafetensorsFile:
         return WeightTensor(kind=tensor.kind, shape=tensor.shape, data=view.reshape(prod(tensor.shape[:-1]), -1))
 
 
-def read_safetensors(path: Path) -> SafetensorsFile:
+def read_safetensors(path: str | Path) -> SafetensorsFile:
     """Map ``path`` and read its header; raises ``ModelError`` when the file is not sound."""
+    path = Path(path)
     with path.open("rb") as file:
         if (size := path.stat().st_size) < 8:
             raise ModelError(f"{path}: {size} bytes are too few for a safetensors file")
@@ -80,7 +81,7 @@ def _tensor(path: Path, name: str, entry: Any, *, start: int, size: int) -> Safe
         kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
         raise ModelError(f"{path}: tensor {name} is not described by dtype, shape and data_offsets") from None
-    numbers = [*shape, begin, end] if isinstance(shape, list) else [shape]
+    numbers = [*(shape if isinstance(shape, list) else [None]), begin, end]
     if not isinstance(kind, str) or not all(type(n) is int and n >= 0 for n in numbers):
         raise ModelError(f"{path}: tensor {name} has the senseless shape {shape!r} or offsets {begin!r}, {end!r}")
     if not begin <= end <= size - start:

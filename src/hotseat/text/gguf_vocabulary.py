@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any
 
 import tokenizers
@@ -21,6 +22,9 @@ __all__ = ["GgufVocabulary"]
 
 # tokenizer.ggml.token_type
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+
+# SentencePiece makes tokens of 16 characters unless told otherwise; runs of spaces or dashes have up to some hundreds.
+_MAX_TOKEN_CHARACTERS = 1024
 
 _ID_KEYS = {
     "bos_token": "bos_token_id",
@@ -76,7 +80,7 @@ class GgufVocabulary:
         Raises UnsupportedModelError for an unknown kind of tokenizer, naming those that are known.
         """
         self._fields = {
-            key.removeprefix("tokenizer.ggml."): value
+            key.removeprefix("tokenizer.ggml."): value.tolist() if hasattr(value, "tolist") else value
             for key, value in metadata.items()
             if key.startswith("tokenizer.ggml.")
         }
@@ -84,6 +88,7 @@ class GgufVocabulary:
         self._words = _GPT2
         if self.model == "gpt2":
             self._words = _WORD_RULES[_one_of(_WORD_RULES, self._fields.get("pre", "default"), "tokenizer.ggml.pre")]
+        self._check_types()
         self.tokens: Sequence[str] = self._required("tokens")
 
     @property
@@ -155,6 +160,15 @@ class GgufVocabulary:
         backend.decoder = decoders.Sequence(steps)
         return backend
 
+    def _check_types(self) -> None:
+        """Refuse values of a wrong type: a file may hold anything under any key."""
+        for key in ("tokens", "merges"):
+            _check(self._fields, key, list, str, "a list of texts")
+        _check(self._fields, "token_type", list, int, "a list of whole numbers")
+        _check(self._fields, "scores", list, int | float, "a list of numbers")
+        for key in _ID_KEYS.values():
+            _check(self._fields, key, int, None, "a whole number")
+
     def _required(self, key: str) -> Any:
         if not self._fields.get(key):
             raise ModelError(f"the GGUF file has no tokenizer.ggml.{key}")
@@ -162,6 +176,14 @@ class GgufVocabulary:
 
     def _ids(self) -> dict[str, int]:
         return {token: token_id for token_id, token in enumerate(self.tokens)}
+
+
+def _check(fields: Mapping[str, Any], key: str, kind: type, item: type | UnionType | None, wanted: str) -> None:
+    value = fields.get(key)
+    if value is None:
+        return
+    if not isinstance(value, kind) or (item is not None and not all(isinstance(one, item) for one in value)):
+        raise ModelError(f"tokenizer.ggml.{key} must be {wanted}, not {repr(value)[:60]}")
 
 
 def _one_of(known: Sequence[str] | Mapping[str, object], value: object, key: str) -> str:
@@ -180,11 +202,17 @@ def _merges_from_scores(ids: Mapping[str, int], scores: Sequence[float]) -> list
     """Derive the merges of a SentencePiece BPE vocabulary, which has scores in their place.
 
     Every way to cut a token into two tokens is a merge, and the better the token's score, the earlier it applies.
+    Raises ModelError for a token that no training makes: the work grows with the square of its length.
     """
     merges = []
+    lengths = {len(token) for token in ids}
+    if (longest := max(lengths)) > _MAX_TOKEN_CHARACTERS:
+        raise ModelError(f"a token of the vocabulary has {longest} characters; at most {_MAX_TOKEN_CHARACTERS} can be")
     for token, token_id in ids.items():
         score = -scores[token_id]
         for at in range(1, len(token)):
+            if at not in lengths or len(token) - at not in lengths:
+                continue
             left = ids.get(token[:at])
             right = ids.get(token[at:])
             if left is not None and right is not None:
