@@ -46,7 +46,12 @@ DESCRIPTION: dict[str, Any] = {
 ODD_NUMBERS = (0, 1, -1, 2, 3, 7, 31, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
 ODD_FLOATS = (0.0, -0.0, 1e-40, 0.5, 1e38, -1.0, float("inf"), float("-inf"), float("nan"), 1e-300, 1e300)
 ODD_TEXTS = ("", " ", "a", "llama", "gpt2", "\0", "é" * 9, "x y", "x" * 500, "{{", "yarn", "linear", "🙂")
-FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+ODD_JSON: tuple[Any, ...] = (
+    *(None, True, False, "", "x", [], {}, [[]], {"a": {}}, [None], "yarn", "🙂" * 50, float("nan")),
+    *(-1, 0, 1, 2, 0.5, 1e300, 10**30, [1, 2], 2**31, 2**63, [0, 2**70]),
+    *({"rope_type": "yarn"}, {"rope_type": "llama3", "factor": 0}),
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": "x"},
+)
 BITS = {0: 8, 2: 16, 4: 32, 10: 64, 1: 8, 3: 16, 5: 32, 11: 64}
 STRING, ARRAY = 8, 9
 
@@ -217,11 +222,7 @@ class Mutator:
     def _changed_json(self, value: Any) -> Any:
         """Return ``value`` with one of its parts, at any depth, replaced, removed or added."""
         rng, value = self._rng, copy.deepcopy(value)
-        odd = rng.choice(
-            (None, True, False, "", "x", [], {}, [[]], {"a": {}}, -1, 0, 1, 2, 0.5, 1e300, 10**30, [1, 2], "yarn")
-            + (2**31, 2**63, [0, 2**70], {"rope_type": "yarn"}, {"rope_type": "llama3", "factor": 0}, [None], "🙂" * 50)
-            + ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": "x"}, float("nan"))
-        )
+        odd = rng.choice(ODD_JSON)
         place = value
         while isinstance(place, dict | list) and place:
             key: Any = rng.choice(tuple(place)) if isinstance(place, dict) else rng.randrange(len(place))
