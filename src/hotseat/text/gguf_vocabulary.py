@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import UnionType
 from typing import Any
 
 import tokenizers
@@ -32,6 +31,12 @@ _ID_KEYS = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
+_LISTS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
+    ("tokens", str, "a list of texts"),
+    ("merges", str, "a list of texts"),
+    ("token_type", int, "a list of whole numbers"),
+    ("scores", (int, float), "a list of numbers"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +167,14 @@ class GgufVocabulary:
 
     def _check_types(self) -> None:
         """Refuse values of a wrong type: a file may hold anything under any key."""
-        for key in ("tokens", "merges"):
-            _check(self._fields, key, list, str, "a list of texts")
-        _check(self._fields, "token_type", list, int, "a list of whole numbers")
-        _check(self._fields, "scores", list, int | float, "a list of numbers")
+        for key, kinds, wanted in _LISTS:
+            value = self._fields.get(key)
+            if value is not None and not (isinstance(value, list) and all(isinstance(one, kinds) for one in value)):
+                raise _wrong_type(key, wanted, value)
         for key in _ID_KEYS.values():
-            _check(self._fields, key, int, None, "a whole number")
+            value = self._fields.get(key)
+            if value is not None and not isinstance(value, int):
+                raise _wrong_type(key, "a whole number", value)
 
     def _required(self, key: str) -> Any:
         if not self._fields.get(key):
@@ -178,12 +185,8 @@ class GgufVocabulary:
         return {token: token_id for token_id, token in enumerate(self.tokens)}
 
 
-def _check(fields: Mapping[str, Any], key: str, kind: type, item: type | UnionType | None, wanted: str) -> None:
-    value = fields.get(key)
-    if value is None:
-        return
-    if not isinstance(value, kind) or (item is not None and not all(isinstance(one, item) for one in value)):
-        raise ModelError(f"tokenizer.ggml.{key} must be {wanted}, not {repr(value)[:60]}")
+def _wrong_type(key: str, wanted: str, value: object) -> ModelError:
+    return ModelError(f"tokenizer.ggml.{key} must be {wanted}, not {repr(value)[:60]}")
 
 
 def _one_of(known: Sequence[str] | Mapping[str, object], value: object, key: str) -> str:
