@@ -261,6 +261,9 @@ def test_the_page_comes_with_its_files_and_loads_nothing_from_elsewhere(server: 
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for name in ("page.css", "page.js"):
         assert f"static/{name}".encode() in page.body
+    names = [file.name for file in (files("hotseat.server") / "static").iterdir()]
+    assert len(names) > 6
+    for name in names:
         text = server.get(f"/static/{name}").body
         assert text
         assert b"https://" not in text
@@ -283,8 +286,8 @@ def test_a_path_prefix_of_a_proxy_leaves_the_gate_shut(start: Callable[..., Fake
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_the_page_gives_each_sequence_of_a_request_a_label_of_its_own() -> None:
-    script = (files("hotseat.server") / "static" / "page.js").read_text()
-    (short_id,) = re.findall(r"^const shortId = .*?^};$", script, re.MULTILINE | re.DOTALL)
+    script = (files("hotseat.server") / "static" / "records.js").read_text()
+    (short_id,) = re.findall(r"^export (const shortId = .*?^};)$", script, re.MULTILINE | re.DOTALL)
     ids = [f"cmpl-0123456789ab{tail}" for tail in (".4", ".4/0", ".4/1", "-p0.5/1", "-p12.6/1")]
     program = f"{short_id}\nconsole.log(JSON.stringify({json.dumps([*ids, 'r7'])}.map(shortId)))"
     labels = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True).stdout

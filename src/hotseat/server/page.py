@@ -11,11 +11,9 @@ from starlette.responses import Response
 
 __all__ = ["router"]
 
-_FILES = {
-    "page.html": "text/html; charset=utf-8",
-    "page.css": "text/css; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-}
+_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_NAMES = ("page.html", "page.css", "page.js", "records.js", "timeline.js", "details.js", "curves.js")
+_FILES = {name: f"{_MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8" for name in _NAMES}
 _HEADERS = {
     "cache-control": "no-cache",
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

@@ -1,254 +1,95 @@
 // The status page: asks for the steps since the last look, four times a second, and only while it is visible.
 
+import { FirstTokenTimes, drawCurves } from "./curves.js";
+import { Details, count, describeCell, element, fillList, seconds, setText } from "./details.js";
+import { Records } from "./records.js";
+import { Timeline } from "./timeline.js";
+
 const POLL_MS = 250;
 const RETRY_MS = 2000;
-const STEPS_PER_LOOK = 128;
-const RATE_WINDOW_S = 3;
-const DENSE_ABOVE = 128; // seats
-const BAR_WIDTH = 5; // pixels of the canvas for one step
-const LIST_LENGTH = 8;
-const STALE_STEPS = 64; // a seat not seen for so many steps is taken for empty
+const SLOW_MS = 1000; // queue and explanation
+const METRICS_MS = 2000;
+const STEPS_PER_LOOK = 1024;
+const QUEUE_LENGTH = 12;
+const ENDED_LENGTH = 12;
 
-const element = (id) => document.getElementById(id);
 const number = new Intl.NumberFormat("en");
-
-const state = {
-  next: -1,
-  steps: [], // the newest last
-  seats: new Map(), // seat → {id, phase, end, total, step}
-  finished: [], // the newest first
-  deferred: new Map(), // request → {why, step}
-  stats: null,
-  cells: [],
-  key: sessionStorage.getItem("hotseat-key") || "",
-};
-
-// ---- what the steps tell ----
-
-function learn(body) {
-  const { steps, stats } = body;
-  const hasGap = steps.length > 0 && state.next >= 0 && steps[0].step > state.next + 1;
-  const restarted = body.next < state.next;
-  if (hasGap || restarted) state.seats.clear();
-  if (restarted) state.steps = [];
-  state.next = body.next;
-  state.stats = stats;
-  for (const step of steps) learnStep(step);
-  state.steps = state.steps.concat(steps).slice(-600);
-  if (stats.num_running === 0) state.seats.clear();
-  if (stats.num_waiting === 0) state.deferred.clear();
-  for (const [seat, taken] of state.seats) {
-    if (state.next - taken.step > STALE_STEPS) state.seats.delete(seat);
-  }
-}
-
-function learnStep(step) {
-  const leaving = new Set([...step.finished, ...step.preempted].map((item) => item.id));
-  for (const { id, seat, phase, end, total } of step.scheduled) {
-    state.seats.set(seat, { id, phase, end, total, step: step.step });
-  }
-  for (const [seat, taken] of state.seats) {
-    if (!leaving.has(taken.id)) continue;
-    // Who was preempted and seated again in the same step is scheduled in it and stays.
-    const wasPreempted = step.preempted.some((item) => item.id === taken.id);
-    if (!wasPreempted || taken.step !== step.step) {
-      const item = step.finished.find((one) => one.id === taken.id);
-      if (item) item.tokens = taken.end + 1; // with the one sampled last
-      state.seats.delete(seat);
-    }
-  }
-  for (const id of step.admitted) state.deferred.delete(id);
-  for (const { id } of step.finished) state.deferred.delete(id);
-  for (const { id, why } of step.deferred) state.deferred.set(id, { why, step: step.step });
-  for (const item of step.finished) state.finished.unshift(item);
-  state.finished.length = Math.min(state.finished.length, LIST_LENGTH);
-}
-
-function rates() {
-  const now = state.stats.now_s;
-  const recent = state.steps.filter((step) => now - (step.start_s + step.duration_s) < RATE_WINDOW_S);
-  let output = 0;
-  let prompt = 0;
-  let busy_s = 0;
-  for (const step of recent) {
-    busy_s += step.duration_s;
-    for (const chunk of step.scheduled) {
-      if (chunk.phase === "decode") output += 1;
-      else {
-        prompt += chunk.end - chunk.start;
-        if (chunk.end === chunk.total) output += 1; // the last chunk of a prompt gives the first token
-      }
-    }
-  }
-  return {
-    output: output / RATE_WINDOW_S,
-    prompt: prompt / RATE_WINDOW_S,
-    step_ms: recent.length ? (busy_s / recent.length) * 1000 : null,
-  };
-}
+const records = new Records();
+const timeline = new Timeline(element("timeline"), records);
+const details = new Details(records, ask, (id) => {
+  timeline.selected = id;
+  timeline.draw();
+});
+const firstTokens = new FirstTokenTimes();
+const state = { stats: null, key: sessionStorage.getItem("hotseat-key") || "", slowAt: 0, metricsAt: 0, waiting: [] };
+const open = (id) => details.open(id);
 
 // ---- drawing ----
 
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-// "cmpl-1f2e3d4c…-p2.17/1" is sequence 1 of prompt 2 of an answer: "1f2e3d-p2/1".
-const shortId = (id) => {
-  const [, answer, prompt, sequence] = /^(?:[a-z]+-)?([^.-]*)(-p\d+)?[^/]*(\/\d+)?/.exec(id);
-  return answer.slice(0, 6) + (prompt ?? "") + (sequence ?? "");
-};
-const short = (value) => (value === 0 || value >= 100 ? number.format(Math.round(value)) : value.toFixed(value >= 10 ? 0 : 1));
-
 function draw() {
   const { stats } = state;
-  setText(element("model"), stats.model);
+  drawHeader(stats);
+  const isQuiet = stats.num_running === 0 && stats.num_waiting === 0;
+  drawCurves(records, stats.now_s, { waiting: stats.num_waiting, ...(isQuiet ? { kv: 0 } : {}) });
+  drawCache(stats);
+  drawTimeline();
+  drawQueue(stats);
+  const ended = [...records.requests.values()].filter((one) => one.ended !== undefined);
+  const rows = ended
+    .sort((a, b) => b.ended - a.ended)
+    .slice(0, ENDED_LENGTH)
+    .map(({ id, reason, ended: step }) => ({ id, text: `${reason}, step ${number.format(step)}`, kind: reason }));
+  fillList(element("finished"), rows, "none yet", open);
+}
+
+function drawHeader(stats) {
+  const parts = [stats.model, stats.dtype, stats.policy && `policy ${stats.policy}`].filter(Boolean);
+  setText(element("model"), parts.join(" · "));
+  const uptime = stats.uptime_s === undefined ? "" : `up ${seconds(stats.uptime_s)}`;
+  setText(element("version"), [stats.version && `version ${stats.version}`, uptime].filter(Boolean).join(", "));
   setStatus(stats.alive ? "ok" : "sick", stats.alive ? (stats.num_running ? "working" : "idle") : stats.reason);
   setText(element("busy"), number.format(stats.num_running));
   setText(element("seats-total"), number.format(stats.max_num_seqs));
-  setText(element("waiting"), number.format(stats.num_waiting));
-  const { output, prompt, step_ms } = rates();
-  setText(element("out-rate"), short(output));
-  setText(element("in-rate"), short(prompt));
-  setText(element("step-time"), step_ms === null ? "–" : short(step_ms));
-  drawCache();
-  drawSeats();
-  drawSteps();
-  drawLists();
 }
 
-function drawCache() {
-  const last = state.steps.at(-1);
+function drawCache(stats) {
+  const last = records.steps.at(-1);
   if (!last) return;
   const total = last.blocks_used + last.blocks_free;
-  const used = state.stats.num_running || state.stats.num_waiting ? last.blocks_used : 0;
+  const used = stats.num_running || stats.num_waiting ? last.blocks_used : 0;
   const [usedBar, cachedBar] = element("kv-bar").children;
   usedBar.style.width = `${(100 * used) / total}%`;
   cachedBar.style.width = `${(100 * Math.min(last.blocks_cached, total - used)) / total}%`;
   setText(element("kv-text"), `${number.format(used)} of ${number.format(total)} blocks`);
 }
 
-function makeCell(seat) {
-  const cell = document.createElement("li");
-  const parts = {};
-  const add = (parent, name, tag = "span") => {
-    const node = document.createElement(tag);
-    node.className = name;
-    parent.append(node);
-    parts[name] = node;
-    return node;
-  };
-  const who = add(cell, "who", "div");
-  setText(add(who, "seat"), String(seat));
-  add(who, "id");
-  const what = add(cell, "what", "div");
-  add(what, "phase");
-  add(what, "count");
-  add(add(cell, "fill", "div"), "level", "div");
-  element("seats").append(cell);
-  return { cell, ...parts };
-}
-
-function drawSeats() {
-  const count = state.stats.max_num_seqs;
-  if (state.cells.length !== count) {
-    element("seats").replaceChildren();
-    element("seats").classList.toggle("dense", count > DENSE_ABOVE);
-    state.cells = Array.from({ length: count }, (_, seat) => makeCell(seat));
+function drawTimeline() {
+  timeline.draw();
+  const { steps } = records;
+  const folded = (state.stats?.max_num_seqs ?? 0) - timeline.rows.length;
+  const shown = steps.slice(timeline.startIndex, timeline.endIndex);
+  if (!shown.length) {
+    setText(element("timeline-text"), "no step yet");
+    return;
   }
-  state.cells.forEach((parts, seat) => drawSeat(parts, state.seats.get(seat)));
+  const range = `steps ${number.format(shown[0].step)} to ${number.format(shown.at(-1).step)}`;
+  const kept = `${number.format(steps.length)} kept`;
+  const lost = records.numLost ? `, ${count(records.numLost, "step")} missed` : "";
+  const empty = folded > 0 ? `; ${count(folded, "empty seat")} folded` : "";
+  setText(element("timeline-text"), `${range}, ${kept}${lost}${empty}`);
+  element("pause").setAttribute("aria-pressed", String(timeline.newest !== null));
+  setText(element("pause"), timeline.newest === null ? "Pause" : "Follow");
 }
 
-function drawSeat(parts, taken) {
-  const kind = taken ? taken.phase : "free";
-  if (parts.cell.className !== kind) parts.cell.className = kind;
-  setText(parts.id, taken ? shortId(taken.id) : "");
-  parts.cell.title = taken ? taken.id : "";
-  if (!taken) return;
-  const isPrefill = taken.phase === "prefill";
-  setText(parts.phase, taken.phase);
-  setText(parts.count, isPrefill ? `${number.format(taken.end)}/${number.format(taken.total)}` : number.format(taken.end));
-  const whole = isPrefill ? taken.total : state.stats.max_model_len;
-  parts.level.style.width = `${Math.min(100, (100 * taken.end) / whole)}%`;
-}
-
-function drawSteps() {
-  const canvas = element("steps");
-  const ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
-  canvas.width = width * ratio;
-  canvas.height = height * ratio;
-  const style = getComputedStyle(document.documentElement);
-  const color = (name) => style.getPropertyValue(name);
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  const shown = state.steps.slice(-Math.floor((width - 16) / BAR_WIDTH));
-  const most = Math.max(1, ...shown.map(tokensOf));
-  const unit = (height - 16) / most;
-  shown.forEach((step, index) => {
-    const x = width - 8 - (shown.length - index) * BAR_WIDTH;
-    const decode = step.scheduled.filter((chunk) => chunk.phase === "decode").length;
-    const prefill = tokensOf(step) - decode;
-    const bars = [[decode, "--decode"], [prefill, "--prefill"]];
-    let y = height - 8;
-    for (const [tokens, name] of bars) {
-      if (!tokens) continue;
-      const tall = Math.max(1.5, tokens * unit);
-      pen.fillStyle = color(name);
-      pen.fillRect(x, y - tall, BAR_WIDTH - 1, tall);
-      y -= tall;
-    }
-    if (step.preempted.length) {
-      pen.fillStyle = color("--bad");
-      pen.fillRect(x, 2, BAR_WIDTH - 1, 4);
-    }
+// The queue as it is now: what /v1/requests says of each that waits, not what an old step said.
+function drawQueue(stats) {
+  const rows = state.waiting.slice(0, QUEUE_LENGTH).map((one) => {
+    const age = Object.values(one.waited_s).reduce((sum, value) => sum + value, 0);
+    return { id: one.request_id, text: `${one.reason}, for ${seconds(age)}` };
   });
-  const last = shown.at(-1);
-  if (last) {
-    const text = `newest at the right · step ${number.format(last.step)} · highest bar ${number.format(most)} of ${number.format(last.budget)} tokens offered`;
-    setText(element("steps-text"), text);
-  }
-}
-
-const tokensOf = (step) => step.scheduled.reduce((sum, chunk) => sum + chunk.end - chunk.start, 0);
-
-function drawLists() {
-  const held = [...state.deferred].slice(-LIST_LENGTH).map(([id, { why }]) => [shortId(id), why, "", id]);
-  const inTurn = state.stats.num_waiting - held.length;
-  const queue = inTurn > 0 ? [[number.format(inTurn), "wait for a seat", "", ""], ...held] : held;
-  fillList(element("queue"), queue, "nobody waits");
-  const finished = state.finished.map(({ id, reason, tokens }) => {
-    const text = tokens ? `${reason}, ${number.format(tokens)} tokens in all` : reason;
-    return [shortId(id), text, reason, id];
-  });
-  fillList(element("finished"), finished, "nobody yet");
-}
-
-function fillList(list, rows, none) {
-  const signature = JSON.stringify(rows);
-  if (list.dataset.signature === signature) return;
-  list.dataset.signature = signature;
-  list.replaceChildren(...(rows.length ? rows.map(makeRow) : [makeNone(none)]));
-}
-
-function makeRow([name, text, kind, title]) {
-  const row = document.createElement("li");
-  const code = document.createElement("code");
-  code.textContent = name;
-  code.title = title;
-  const what = document.createElement("span");
-  what.textContent = text;
-  what.className = kind;
-  row.append(code, what);
-  return row;
-}
-
-function makeNone(text) {
-  const row = document.createElement("li");
-  row.className = "none";
-  row.textContent = text;
-  return row;
+  const more = stats.num_waiting - rows.length;
+  if (more > 0 && rows.length) rows.push({ text: `and ${number.format(more)} more` });
+  fillList(element("queue"), stats.num_waiting ? rows : [], stats.num_waiting ? "…" : "empty", open);
 }
 
 function setStatus(name, text) {
@@ -258,28 +99,55 @@ function setStatus(name, text) {
 
 // ---- asking ----
 
-async function look() {
-  const since = state.next;
+function ask(path) {
   const headers = state.key ? { authorization: `Bearer ${state.key}` } : {};
-  const response = await fetch(`v1/steps?since=${since}&limit=${STEPS_PER_LOOK}`, { headers, cache: "no-store" });
-  const isLocked = response.status === 401;
+  return fetch(path, { headers, cache: "no-store" });
+}
+
+async function look() {
+  const response = await ask(`v1/steps?since=${records.next}&limit=${STEPS_PER_LOOK}`);
+  const isLocked = response.status === 401 || response.status === 403;
   element("key-form").hidden = !isLocked;
   if (isLocked) {
     setStatus("locked", "locked");
     return RETRY_MS;
   }
   if (!response.ok) throw new Error(`status ${response.status}`);
-  learn(await response.json());
+  const body = await response.json();
+  records.add(body);
+  state.stats = body.stats;
+  await lookSlowly(performance.now());
   draw();
-  return POLL_MS;
+  return body.steps.length === STEPS_PER_LOOK ? 0 : POLL_MS;
 }
 
-let timer = null;
+async function lookSlowly(now) {
+  if (now - state.slowAt >= SLOW_MS) {
+    state.slowAt = now;
+    state.waiting = state.stats.num_waiting ? await waitingRequests() : [];
+    await details.refresh();
+  }
+  if (now - state.metricsAt >= METRICS_MS) {
+    state.metricsAt = now;
+    const response = await ask("metrics");
+    if (response.ok) firstTokens.add(await response.text(), state.stats.now_s);
+    firstTokens.draw();
+  }
+}
+
+async function waitingRequests() {
+  const response = await ask(`v1/requests?status=waiting&limit=${QUEUE_LENGTH}`);
+  if (!response.ok) return [];
+  const { data } = await response.json();
+  return data.flatMap((answer) => answer.sequences).filter((one) => one.status === "waiting");
+}
+
+let timer = 0;
 let isLooking = false;
 
 async function tick() {
-  if (isLooking || document.hidden) return;
   clearTimeout(timer);
+  if (document.hidden || isLooking) return;
   isLooking = true;
   let pause = RETRY_MS;
   try {
@@ -291,6 +159,81 @@ async function tick() {
   if (!document.hidden) timer = setTimeout(tick, pause);
 }
 
+// ---- pointer and keyboard ----
+
+const say = (cell) => setText(element("cell"), describeCell(cell));
+const canvas = element("timeline");
+
+function cellOf(event) {
+  const box = canvas.getBoundingClientRect();
+  return timeline.cellAt(event.clientX - box.left, event.clientY - box.top);
+}
+
+canvas.addEventListener("pointermove", (event) => say(cellOf(event)));
+canvas.addEventListener("click", (event) => {
+  const cell = cellOf(event);
+  if (cell?.chunk) open(cell.chunk.id);
+});
+canvas.addEventListener(
+  "wheel",
+  (event) => {
+    if (event.ctrlKey) timeline.zoomBy(event.deltaY < 0 ? 1 : -1);
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      timeline.scrollBy(Math.round((event.deltaX || event.deltaY) / timeline.columnWidth));
+    } else return; // the page scrolls
+    event.preventDefault();
+    drawTimeline();
+  },
+  { passive: false },
+);
+
+const page = () => timeline.numColumns - 1;
+const KEYS = {
+  ArrowLeft: () => say(timeline.moveCursor(-1, 0)),
+  ArrowRight: () => say(timeline.moveCursor(1, 0)),
+  ArrowUp: () => say(timeline.moveCursor(0, -1)),
+  ArrowDown: () => say(timeline.moveCursor(0, 1)),
+  PageUp: () => timeline.scrollBy(-page()),
+  PageDown: () => timeline.scrollBy(page()),
+  Home: () => timeline.scrollBy(-records.steps.length),
+  End: () => timeline.follow(),
+  "+": () => timeline.zoomBy(1),
+  "-": () => timeline.zoomBy(-1),
+  " ": () => togglePause(),
+  Enter: () => {
+    const chunk = timeline.moveCursor(0, 0)?.chunk;
+    if (chunk) open(chunk.id);
+  },
+  Escape: () => details.id !== null && details.close(),
+};
+
+canvas.addEventListener("keydown", (event) => {
+  const act = KEYS[event.key];
+  if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  act();
+  drawTimeline();
+});
+
+function togglePause() {
+  if (timeline.newest === null) timeline.freeze();
+  else timeline.follow();
+}
+
+const BUTTONS = {
+  older: () => timeline.scrollBy(-page()),
+  newer: () => timeline.scrollBy(page()),
+  "zoom-in": () => timeline.zoomBy(1),
+  "zoom-out": () => timeline.zoomBy(-1),
+  pause: togglePause,
+};
+for (const [id, act] of Object.entries(BUTTONS)) {
+  element(id).addEventListener("click", () => {
+    act();
+    drawTimeline();
+  });
+}
+
 element("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   state.key = element("key").value;
@@ -298,5 +241,6 @@ element("key-form").addEventListener("submit", (event) => {
   tick();
 });
 document.addEventListener("visibilitychange", tick);
+document.addEventListener("keydown", (event) => event.key === "Escape" && details.id !== null && details.close());
 window.addEventListener("resize", () => state.stats && draw());
 tick();
