@@ -22,7 +22,7 @@ __all__ = ["create_app"]
 
 def create_app(services: ServerServices, config: ServerConfig) -> FastAPI:
     """Return the ASGI application; ``services.engine`` must be running when the first request comes."""
-    context = ServerContext(services, config, ApiKeys(config.api_key))
+    context = ServerContext(services, config, ApiKeys(config.api_key, config.admin_api_key, config.api_key_file))
     # The pages at /docs load their scripts from elsewhere; the description itself is at /openapi.json.
     app = FastAPI(title="Hotseat", version=hotseat_version(), docs_url=None, redoc_url=None)
     app.state.context = context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hotseat.errors import ConfigError
 
@@ -23,7 +24,29 @@ class ServerConfig:
         default=(),
         metadata={
             "help": "key that clients must send as `Authorization: Bearer KEY`; may be repeated; "
-            "NAME=KEY names the tenant that the key belongs to"
+            "NAME=KEY names the tenant that the key belongs to. Other users of the machine can see a command line: "
+            "HOTSEAT_API_KEY, --config and --api-key-file keep the key out of it"
+        },
+    )
+    api_key_file: Path | None = field(
+        default=None, metadata={"help": "file with an API key a line, KEY or NAME=KEY; read again when it changes"}
+    )
+    admin_api_key: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "key that may see and abort the requests of others and reset the prefix cache, may be repeated",
+            "metavar": "KEY",
+        },
+    )
+    isolate_prefix_cache: bool = field(
+        default=False, metadata={"help": "share cached prefixes only among the requests of one API key"}
+    )
+    allowed_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "help": "name that the Host header may hold beside localhost and addresses; may be repeated; `.NAME` is "
+            "any subdomain, `*` any name; on a loopback address without API keys no other name passes",
+            "metavar": "NAME",
         },
     )
     served_model_name: tuple[str, ...] = field(
@@ -59,8 +82,10 @@ class ServerConfig:
             value = getattr(self, name)
             _check(0 <= value < float("inf"), f"{name} must be zero or a positive number", value)
         _check(all(self.served_model_name), "served_model_name must not be empty", self.served_model_name)
-        if not all(key.strip("= ") for key in self.api_key):
-            raise ConfigError("api_key must not be empty")  # the key is a secret: no message repeats it
+        for name in ("api_key", "admin_api_key"):
+            if not all(key.strip("= ") for key in getattr(self, name)):
+                raise ConfigError(f"{name} must not be empty")  # the key is a secret: no message repeats it
+        _check(all(self.allowed_hosts), "allowed_hosts must not be empty", self.allowed_hosts)
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise ConfigError("ssl_keyfile and ssl_certfile must be given together")
 

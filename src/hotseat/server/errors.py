@@ -25,6 +25,7 @@ _UNION_MEMBERS = frozenset({"str", "int", "float", "bool", "list", "dict", "text
 _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
     413: "RequestTooLargeError",

@@ -14,8 +14,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hotseat.server.auth import Caller
 from hotseat.server.body import too_large
 from hotseat.server.errors import ApiError, as_api_error, error_response
+from hotseat.server.hosts import AllowedHosts, is_loopback
 from hotseat.server.state import RequestNote, ServerContext
 
 __all__ = ["Gate"]
@@ -33,6 +35,10 @@ class Gate:
     def __init__(self, app: ASGIApp, *, context: ServerContext) -> None:
         self._app = app
         self._context = context
+        is_local = is_loopback(context.config.host)
+        self._hosts = AllowedHosts(context.config.allowed_hosts, is_open=bool(context.api_keys) or not is_local)
+        # Without keys all are one caller, and a machine's own users may do what its admin may.
+        self._keyless = Caller(is_admin=is_local)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,12 +63,19 @@ class Gate:
 
     def _refusal(self, scope: Scope, passage: _Passage) -> ApiError | None:
         headers = passage.headers
-        if self._context.api_keys and not self._is_open(passage.path):
-            owner = self._context.api_keys.owner(headers)
-            if owner is None:
+        if (name := self._hosts.refused(scope["headers"])) is not None:
+            return ApiError(403, f"This server is not called {name!r}; --allowed-hosts can allow the name.")
+        if not self._context.api_keys:
+            passage.note.caller = self._keyless
+        elif not self._is_open(passage.path):
+            caller = self._context.api_keys.caller(headers)
+            if caller is None:
                 message = "A valid API key is needed: send it as `Authorization: Bearer KEY`."
                 return ApiError(401, message, code="invalid_api_key")
-            passage.note.tenant = owner
+            passage.note.caller = caller
+        coding = headers.get(b"transfer-encoding", b"chunked").strip().lower()
+        if coding != b"chunked":
+            return ApiError(501, f"The transfer encoding {coding.decode('latin-1')[:100]!r} is not supported.")
         length = headers.get(b"content-length", b"")
         limit = self._context.config.max_request_bytes
         if length.isdigit() and int(length[:20]) > limit:

@@ -210,7 +210,10 @@ def _respond(request: Request, body: GenerationRequest, answer: Answer, params: 
     context, note = context_of(request), note_of(request)
     if not note.has_own_id:
         note.request_id = answer.id
-    tenant = note.tenant or body.user or ""
+    tenant = note.caller.name or body.user or ""
+    cache_salt = body.cache_salt or ""
+    if context.config.isolate_prefix_cache:
+        cache_salt = f"{note.caller.account} {cache_salt}"
 
     def open_streams() -> list[DeltaStream]:
         return [
@@ -221,7 +224,7 @@ def _respond(request: Request, body: GenerationRequest, answer: Answer, params: 
                 priority=body.priority or 0,
                 tenant=tenant,
                 deadline_ms=body.deadline_ms,
-                cache_salt=body.cache_salt or "",
+                cache_salt=cache_salt,
                 add_special_tokens=body.add_special_tokens is not False,
             )
             for prompt, request_id in zip(answer.prompts, answer.request_ids, strict=True)

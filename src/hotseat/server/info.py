@@ -79,6 +79,7 @@ async def load(request: Request) -> Response:
 
 
 @router.get("/metrics", tags=["Server"])
+@router.head("/metrics", include_in_schema=False)
 async def metrics(request: Request) -> Response:
     """Metrics in Prometheus' text format."""
     return Response(context_of(request).services.render_metrics(), media_type=METRICS_TYPE)

@@ -11,11 +11,12 @@ from starlette.responses import JSONResponse, Response
 
 from hotseat.core.events import StepRecord
 from hotseat.core.request import RequestId
+from hotseat.server.auth import Caller
 from hotseat.server.body import read_json
 from hotseat.server.errors import ApiError
 from hotseat.server.schema import AbortRequest
 from hotseat.server.services import ServerServices
-from hotseat.server.state import Flight, Landed, ServerContext, context_of
+from hotseat.server.state import Flight, Landed, ServerContext, context_of, note_of
 from hotseat.telemetry import record_as_dict
 
 __all__ = ["router"]
@@ -32,10 +33,11 @@ async def steps(request: Request, since: int = -1, limit: Annotated[int, Query(g
     ``next`` is what to send as ``since`` the next time; ``stats`` are the numbers of this moment.
     """
     context = context_of(request)
+    caller = note_of(request).caller
     records = context.services.engine.step_records(since, limit)
     body = {
         "next": records[-1].step if records else since,
-        "steps": [_record(record) for record in records],
+        "steps": [_visible(_record(record), context, caller) for record in records],
         "stats": _stats(context),
     }
     return Response(msgspec.json.encode(body), media_type="application/json")
@@ -48,6 +50,7 @@ async def requests(request: Request) -> Response:
     data = [
         {"id": id_, "client_request_id": flight.client_id, "sequences": await _sequences(context.services, flight)}
         for id_, flight in context.flights.items()
+        if note_of(request).caller.may_see(flight.account)
     ]
     return Response(msgspec.json.encode({"object": "list", "data": data}), media_type="application/json")
 
@@ -59,10 +62,11 @@ async def explain(request: Request, request_id: str) -> Response:
     ``request_id`` is an answer's id or the client's ``X-Request-Id``, which may stand for several sequences, or one
     sequence's id from a step record.
     """
-    services = context_of(request).services
-    flights = context_of(request).flights.named(request_id)
+    context, caller = context_of(request), note_of(request).caller
+    services = context.services
+    flights = [flight for flight in context.flights.named(request_id) if caller.may_see(flight.account)]
     explanations = [one for flight in flights for one in await _sequences(services, flight)]
-    if not explanations:
+    if not explanations and _may_see_sequence(context, caller, request_id):
         own_id = RequestId(request_id)
         single = services.engine.finished(own_id) or await services.engine.explain(own_id)
         explanations = [] if single is None else [single]
@@ -76,17 +80,21 @@ async def explain(request: Request, request_id: str) -> Response:
 
 @router.post("/abort_requests", tags=["Observe"])
 async def abort_requests(request: Request) -> Response:
-    """End requests by their ids, which must match exactly; their clients get the finish reason ``abort``."""
-    context = context_of(request)
+    """End requests by their ids, which must match exactly; their clients get the finish reason ``abort``.
+
+    Requests of other API keys are not found, but by an admin key.
+    """
+    context, caller = context_of(request), note_of(request).caller
     body = await read_json(request, AbortRequest, context.config.max_request_bytes)
-    were_found = await asyncio.gather(*(_abort(context, request_id) for request_id in body.request_ids))
+    were_found = await asyncio.gather(*(_abort(context, caller, request_id) for request_id in body.request_ids))
     found = dict(zip(body.request_ids, were_found, strict=True))
     return JSONResponse({"aborted": [i for i in found if found[i]], "not_found": [i for i in found if not found[i]]})
 
 
 @router.post("/reset_prefix_cache", tags=["Observe"])
 async def reset_prefix_cache(request: Request) -> Response:
-    """Forget all cached blocks; refused while some are in use."""
+    """Forget all cached blocks; refused while some are in use. Needs an admin key where there are keys."""
+    _require_admin(request)
     was_reset = await context_of(request).services.engine.reset_prefix_cache()
     if not was_reset:
         raise ApiError(409, "Blocks are in use by running requests; nothing was reset.", retry=True)
@@ -97,11 +105,42 @@ async def _sequences(services: ServerServices, flight: Flight | Landed) -> list[
     return [one for own_id in flight.request_ids for one in await services.generator.explain(own_id)]
 
 
-async def _abort(context: ServerContext, request_id: str) -> bool:
+def _require_admin(request: Request) -> None:
+    if not note_of(request).caller.is_admin:
+        raise ApiError(403, "Only an admin may do this: send a key that was given as --admin-api-key.")
+
+
+def _may_see_sequence(context: ServerContext, caller: Caller, sequence_id: str) -> bool:
+    if caller.is_admin:
+        return True
+    flight = context.flights.of_sequence(sequence_id)
+    return flight is not None and caller.may_see(flight.account)
+
+
+def _visible(record: dict[str, Any], context: ServerContext, caller: Caller) -> dict[str, Any]:
+    """Return a record line in which the ids of other callers' sequences are empty."""
+    if caller.is_admin:
+        return record
+    shown = {
+        key: [
+            item | {"id": item["id"] if _may_see_sequence(context, caller, item["id"]) else ""} for item in record[key]
+        ]
+        for key in ("scheduled", "finished", "preempted", "deferred")
+    }
+    for item in shown["deferred"]:
+        item["why"] = item["why"] if item["id"] else ""  # the reason may name a sequence
+    admitted = [id_ if _may_see_sequence(context, caller, id_) else "" for id_ in record["admitted"]]
+    return record | shown | {"admitted": admitted}
+
+
+async def _abort(context: ServerContext, caller: Caller, request_id: str) -> bool:
     flight = context.flights.get(request_id)
     if flight is not None:
-        flight.end(None)
-        return True
+        if caller.may_see(flight.account):
+            flight.end(None)
+        return caller.may_see(flight.account)
+    if not _may_see_sequence(context, caller, request_id):
+        return False
     engine = context.services.engine
     is_known = await engine.explain(RequestId(request_id)) is not None
     if is_known:

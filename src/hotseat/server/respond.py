@@ -59,7 +59,9 @@ class GenerationResponse(Response):
         wire = Wire(send, self._context.config.sse_keep_alive_interval_s)
         flights = self._context.flights
         client_id = self._note.request_id if self._note.has_own_id else None
-        flight = Flight(request_ids=self._answer.request_ids, client_id=client_id, end=self._end)
+        flight = Flight(
+            request_ids=self._answer.request_ids, client_id=client_id, account=self._note.caller.account, end=self._end
+        )
         flights.enter(self._answer.id, flight)
         self._work = asyncio.create_task(self._generate(wire))
         left = asyncio.create_task(_until_disconnect(receive))

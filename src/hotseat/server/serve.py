@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
             took_s,
             "; reachable from this machine only" if _is_loopback(self._listener) else "",
         )
-        if not _is_loopback(self._listener) and not config.api_key:
+        if not _is_loopback(self._listener) and not self._context.api_keys:
             logger.warning("There is no --api-key: anybody who can reach this machine can use the server.")
 
     async def main_loop(self) -> None:

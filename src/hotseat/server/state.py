@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fastapi import Request
 
-from hotseat.server.auth import ApiKeys
+from hotseat.server.auth import ApiKeys, Caller
 from hotseat.server.config import ServerConfig
 from hotseat.server.errors import ApiError
 from hotseat.server.services import ServerServices
@@ -29,6 +29,7 @@ class Flight:
 
     request_ids: Sequence[str]
     client_id: str | None
+    account: str  # whose it is; see ``Caller``
     end: Callable[[ApiError | None], None]
 
 
@@ -37,6 +38,7 @@ class Landed(NamedTuple):
 
     request_ids: Sequence[str]
     client_id: str | None
+    account: str
 
 
 class Flights:
@@ -66,7 +68,7 @@ class Flights:
         """Forget an answer; idempotent."""
         flight = self._flights.pop(answer_id, None)
         if flight is not None:
-            self._landed[answer_id] = Landed(flight.request_ids, flight.client_id)
+            self._landed[answer_id] = Landed(flight.request_ids, flight.client_id, flight.account)
             if len(self._landed) > NUM_LANDED:
                 del self._landed[next(iter(self._landed))]
         self._look_if_empty()
@@ -94,6 +96,15 @@ class Flights:
         known: dict[str, Flight | Landed] = {**self._landed, **self._flights}
         return [known[name]] if name in known else [flight for flight in known.values() if flight.client_id == name]
 
+    def of_sequence(self, sequence_id: str) -> Flight | Landed | None:
+        """Return the answer that a sequence belongs to; its id begins with one of the answer's ``request_ids``."""
+        request_id = sequence_id.partition(".")[0]
+        for known in (self._flights, self._landed):
+            for flight in known.values():
+                if request_id in flight.request_ids:
+                    return flight
+        return None
+
     def items(self) -> list[tuple[str, Flight]]:
         """Return all answers with their ids, oldest first."""
         return list(self._flights.items())
@@ -117,7 +128,7 @@ class RequestNote:
 
     request_id: str
     has_own_id: bool  # whether the client sent the id
-    tenant: str = ""  # name of the API key
+    caller: Caller = field(default_factory=Caller)
     summary: str = ""  # for the line in the access log
 
 
