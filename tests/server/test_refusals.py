@@ -175,7 +175,7 @@ def test_an_unknown_model_gets_404(server: FakeServer) -> None:
     reply = server.post("/v1/completions", completion(model="gpt-9"))
     assert reply.status == 404
     assert reply.error == {
-        "message": "The model `gpt-9` does not exist.",
+        "message": "The model `gpt-9` does not exist; this server has `fake`, `org/fake`.",
         "type": "NotFoundError",
         "param": "model",
         "code": 404,

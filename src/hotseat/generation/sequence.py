@@ -26,7 +26,7 @@ class OutputDelta:
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    error: str | None = None  # for finish_reason "error"
+    error: str | None = None  # for finish_reason "error" and "timeout"
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     prompt_token_ids: list[int] | None = None  # once per prompt, in the first delta
     prompt_logprobs: list[TokenLogprobs] | None = None  # beside prompt_token_ids; entry i is about prompt token i + 1

@@ -129,4 +129,5 @@ def _raise_failure(delta: OutputDelta) -> None:
     if delta.finish_reason == "error":
         raise ApiError(500, delta.error or "The engine could not compute this request.")
     if delta.finish_reason == "timeout":
-        raise ApiError(504, "The request ran out of time.", retry=True)
+        limit = f": {delta.error}" if delta.error else ""
+        raise ApiError(504, f"The request ran out of time{limit}.", retry=True)

@@ -34,6 +34,7 @@ from hotseat.server.unsupported import refuse_unsupported
 __all__ = ["chat_prompt", "check_model", "router"]
 
 MAX_CHOICES = 4096
+MAX_NAMES = 20  # of models that an error lists
 
 router = APIRouter()
 
@@ -79,7 +80,8 @@ def check_model(name: str | None, context: ServerContext) -> str:
     if not name:
         return served[0]
     if name not in served:
-        raise ApiError(404, f"The model `{name[:200]}` does not exist.", "model")
+        names = ", ".join(f"`{one}`" for one in served[:MAX_NAMES])
+        raise ApiError(404, f"The model `{name[:200]}` does not exist; this server has {names}.", "model")
     return name
 
 
@@ -132,6 +134,12 @@ def _check(body: GenerationRequest, context: ServerContext) -> None:
             "`priority` cannot be honoured: the server runs a policy without priorities; "
             "start it with --scheduling-policy priority.",
             param="priority",
+        )
+    if body.deadline_ms is not None and not context.services.honours_deadline:
+        raise InvalidRequestError(
+            "`deadline_ms` cannot be honoured: the server runs a policy without deadlines; "
+            "start it with --scheduling-policy deadline.",
+            param="deadline_ms",
         )
 
 

@@ -38,6 +38,7 @@ class ServerServices:
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     render_metrics: Callable[[], bytes] = bytes  # Prometheus text format
     honours_priority: bool = False  # whether the scheduling policy looks at a request's priority
+    honours_deadline: bool = False  # the same of its deadline_ms
     max_num_seqs: int = 64  # seats
     max_num_queued_reqs: int | None = None  # sequences that may wait for a seat
     determinism: Mapping[str, object] = field(default_factory=dict)  # what is promised about the bits of answers

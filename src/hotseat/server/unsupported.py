@@ -55,6 +55,97 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
 }
 
+# Fields of other servers and of the libraries behind them. Each changes what is generated where it is known.
+_OTHERS = {
+    "it is not known here; send `max_tokens`": (
+        "max_new_tokens",
+        "max_length",
+        "max_gen_toks",
+        "n_predict",
+        "num_predict",
+    ),
+    "it is not known here; send `repetition_penalty`": ("repeat_penalty", "penalty_repeat"),
+    "it is not known here; send `min_tokens`": ("min_new_tokens", "min_length"),
+    "it is not known here; send `stop`": ("stop_sequences", "stop_strings", "stop_regex", "antiprompt"),
+    "it is not known here; send `temperature`": ("do_sample", "greedy"),
+    "it is not known here; send `logprobs`": ("n_probs", "return_logprob", "top_n_tokens", "decoder_input_details"),
+    "it is not known here; send `tools`": ("tool_config", "toolbox"),
+    "it is not known here; send `chat_template_kwargs`": ("think", "thinking", "enable_thinking"),
+    "constrained output is not supported": (
+        *("grammar", "json_schema", "regex", "ebnf", "format", "guided_decoding", "structural_tag", "grammar_lazy"),
+        *("guided_choice_tokens", "choice_constraint", "constraint", "schema", "response_schema"),
+    ),
+    "there are no adapters": (
+        "lora_path",
+        "lora_request",
+        "lora",
+        "lora_name",
+        "adapter_id",
+        "adapters",
+        "adapter_source",
+    ),
+    "this way to choose tokens is not supported": (
+        *("mirostat", "mirostat_tau", "mirostat_eta", "tfs", "tfs_z", "typical", "typical_p", "top_a", "top_n_sigma"),
+        *(
+            "dynatemp_range",
+            "dynatemp_exponent",
+            "dynatemp_low",
+            "dynatemp_high",
+            "smoothing_factor",
+            "smoothing_curve",
+        ),
+        *("xtc_probability", "xtc_threshold", "epsilon_cutoff", "eta_cutoff", "samplers", "sampler_order"),
+        *(
+            "dry_multiplier",
+            "dry_base",
+            "dry_allowed_length",
+            "dry_penalty_last_n",
+            "dry_sequence_breakers",
+            "dry_range",
+        ),
+        *(
+            "num_beams",
+            "num_beam_groups",
+            "diversity_penalty",
+            "penalty_alpha",
+            "no_repeat_ngram_size",
+            "early_stopping",
+        ),
+        *("repeat_last_n", "repetition_penalty_range", "encoder_repetition_penalty", "penalize_nl", "negative_prompt"),
+        *("guidance_scale", "custom_logit_processor", "custom_params", "logits_processors", "forced_decoder_ids"),
+        *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "force_words_ids", "sequence_bias", "watermark"),
+    ),
+    "it would change the prompt, and is not supported": (
+        *(
+            "raw",
+            "system",
+            "template",
+            "context",
+            "n_keep",
+            "n_discard",
+            "truncate",
+            "truncation",
+            "input_ids",
+            "images",
+        ),
+        *(
+            "input_embeds",
+            "inputs",
+            "image_data",
+            "audio_data",
+            "options",
+            "parameters",
+            "session_params",
+            "data_sources",
+        ),
+    ),
+    "it would change the answer, and is not supported": (
+        *("return_hidden_states", "return_full_text", "return_prompt_logprobs", "t_max_predict_ms", "n_indent"),
+        *("response_fields", "details", "best_of_n", "num_return_sequences"),
+    ),
+}
+_REFUSED |= {name: (_set, why) for why, names in _OTHERS.items() for name in names if name not in _REFUSED}
+
 
 def refuse_unsupported(body: GenerationRequest) -> None:
     """Raise for the first field that cannot be honoured; note unknown ones in the debug log.
