@@ -21,7 +21,7 @@ TOOLS_STAMP := $(VENV)/.stamp-tools
 BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
-.PHONY: help setup serve pull test check check-native format native clean fuzz-files
+.PHONY: help setup serve pull test check check-native format native clean fuzz-files chaos
 .PHONY: check-lint check-types check-imports check-native-format check-sizes
 .DELETE_ON_ERROR:
 
@@ -72,6 +72,10 @@ check-native: $(TOOLS_STAMP)
 # 100,000 mutated model files: each must load or be refused (a few minutes; the tests try 4,000).
 fuzz-files: $(DEV_STAMP)
 	PYTHONPATH=tests $(BIN)/python tests/models/hostile_files.py --count 100000 $(ARGS)
+
+# A minute of chaos: clients that leave, abort, send broken and large bodies, under several policies.
+chaos: $(DEV_STAMP)
+	$(BIN)/python benchmarks/chaos.py --seconds 60 $(ARGS)
 
 # Rebuild the extension from what is in csrc/; only what changed is compiled again.
 native: $(TOOLS_STAMP)

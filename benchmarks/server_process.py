@@ -21,6 +21,7 @@ POLL_INTERVAL_S = 0.02
 class Server:
     url: str
     pid: int
+    process: subprocess.Popen[bytes]
     ready_s: float  # from the start of the process until /health answers
 
 
@@ -34,7 +35,7 @@ def running_server(options: Sequence[str]) -> Iterator[Server]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_healthy(process, url, started_at + START_TIMEOUT_S)
-        yield Server(url=url, pid=process.pid, ready_s=time.monotonic() - started_at)
+        yield Server(url=url, pid=process.pid, process=process, ready_s=time.monotonic() - started_at)
     finally:
         process.send_signal(signal.SIGINT)
         try:
