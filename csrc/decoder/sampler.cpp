@@ -66,12 +66,11 @@ const float* adjust(const SamplerInputs& in, int seat, const float* logits, int 
     return x;
 }
 
-// Ids that satisfy `keep`, by descending x, ascending id; at least `enough` of
-// them when there are so many. Only the head of the distribution is sorted: a
-// falling threshold on w collects it.
+// Ids whose w is at least `floor`, in any order; of the most probable ones at
+// least `enough` when there are so many. A falling threshold on w collects
+// them.
 template <class Enough>
-void collect_head(const float* w, const float* x, float floor, int vocab_size, std::vector<int32_t>& ids,
-                  Enough&& enough) {
+void collect_head(const float* w, float floor, int vocab_size, std::vector<int32_t>& ids, Enough&& enough) {
     for (float threshold = 1e-3f;; threshold *= 1e-3f) {
         const float limit = threshold < 1e-12f ? floor : std::max(floor, threshold);
         ids.clear();
@@ -79,7 +78,6 @@ void collect_head(const float* w, const float* x, float floor, int vocab_size, s
             if (w[i] >= limit) ids.push_back(i);
         if (limit == floor || enough(ids)) break;
     }
-    std::sort(ids.begin(), ids.end(), [x](int32_t a, int32_t b) { return x[a] > x[b] || (x[a] == x[b] && a < b); });
 }
 
 int64_t weight_of(const std::vector<int32_t>& ids, const std::vector<int32_t>& weights) {
@@ -88,9 +86,9 @@ int64_t weight_of(const std::vector<int32_t>& ids, const std::vector<int32_t>& w
     return sum;
 }
 
-// The candidates that min_p, top_k and top_p keep, most probable first.
-void filter(const SeatArrays& s, int seat, const float* x, int vocab_size, int64_t total, SamplerScratch& scratch) {
-    std::vector<int32_t>& ids = scratch.ids;
+// Leave in scratch.head the candidates that min_p, top_k and top_p keep.
+void filter(const SeatArrays& s, int seat, const float* x, float peak, int vocab_size, int64_t total,
+            SamplerScratch& scratch) {
     const float* w = scratch.relative.data();
     const int top_k = s.top_k[seat];
     const float top_p = s.top_p[seat], min_p = s.min_p[seat];
@@ -98,22 +96,16 @@ void filter(const SeatArrays& s, int seat, const float* x, int vocab_size, int64
     // is known already.
     const bool is_share_of_all = top_k <= 0 && min_p <= 0.0f;
     const double share = static_cast<double>(top_p) * static_cast<double>(total);
-    collect_head(w, x, min_p, vocab_size, ids, [&](const std::vector<int32_t>& head) {
+    collect_head(w, min_p, vocab_size, scratch.ids, [&](const std::vector<int32_t>& head) {
         if (top_k > 0) return head.size() >= static_cast<size_t>(top_k);
         if (is_share_of_all && top_p < 1.0f) return static_cast<double>(weight_of(head, scratch.weights)) >= share;
         return false;
     });
-    if (top_k > 0 && ids.size() > static_cast<size_t>(top_k)) ids.resize(top_k);
+    Head& head = scratch.head;
+    head.assign(scratch.ids, x, peak, scratch.weights.data());
+    if (top_k > 0) head.keep(static_cast<size_t>(top_k));
     if (top_p >= 1.0f) return;
-    const double threshold =
-        is_share_of_all ? share : static_cast<double>(top_p) * static_cast<double>(weight_of(ids, scratch.weights));
-    int64_t sum = 0;
-    size_t kept = 0;
-    while (kept < ids.size()) {
-        sum += scratch.weights[ids[kept++]];
-        if (static_cast<double>(sum) >= threshold) break;
-    }
-    ids.resize(kept);
+    head.keep_weight(is_share_of_all ? share : static_cast<double>(top_p) * static_cast<double>(head.weight()));
 }
 
 int32_t draw_from_all(double target, int vocab_size, const SamplerScratch& scratch) {
@@ -183,14 +175,8 @@ SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int sea
         *token_id = draw_from_all(u * static_cast<double>(total), vocab_size, scratch);
         return SampleStatus::ok;
     }
-    filter(in.seats, seat, x, vocab_size, total, scratch);
-    const double target = u * static_cast<double>(weight_of(scratch.ids, scratch.weights));
-    int64_t sum = 0;
-    for (int32_t id : scratch.ids) {
-        *token_id = id;
-        sum += scratch.weights[id];
-        if (static_cast<double>(sum) > target) break;
-    }
+    filter(in.seats, seat, x, peak, vocab_size, total, scratch);
+    *token_id = scratch.head.draw(u * static_cast<double>(scratch.head.weight()));
     return SampleStatus::ok;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "decoder/head.h"
 #include "decoder/step.h"
 #include "kernels/table.h"
 
@@ -25,6 +26,7 @@ struct SamplerScratch {
     std::vector<int64_t> block_sums;
     std::vector<int32_t> counts;  // occurrences of each token in the output; zero between rows
     std::vector<int32_t> ids;
+    Head head;  // of `ids`
 };
 
 // Row `seat` samples from logits[vocab_size].
