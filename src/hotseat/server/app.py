@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -13,6 +15,7 @@ from hotseat.server.auth import ApiKeys
 from hotseat.server.config import ServerConfig
 from hotseat.server.errors import ApiError, handle_error
 from hotseat.server.gate import Gate
+from hotseat.server.openapi import describe
 from hotseat.server.services import ServerServices
 from hotseat.server.state import ServerContext
 from hotseat.server.version import hotseat_version
@@ -26,6 +29,7 @@ def create_app(services: ServerServices, config: ServerConfig) -> FastAPI:
     # The pages at /docs load their scripts from elsewhere; the description itself is at /openapi.json.
     app = FastAPI(title="Hotseat", version=hotseat_version(), docs_url=None, redoc_url=None)
     app.state.context = context
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]
     for room in (generate, tokens, info, observe, page):
         app.include_router(room.router)
     for kind in (ApiError, HotseatError, HTTPException, RequestValidationError):

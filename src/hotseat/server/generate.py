@@ -39,12 +39,7 @@ MAX_NAMES = 20  # of models that an error lists
 router = APIRouter()
 
 
-def _documented(model: type[GenerationRequest]) -> dict[str, Any]:
-    """Return what the API's description says of a body that the endpoint reads itself."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
-
-
-@router.post("/v1/completions", tags=["OpenAI"], openapi_extra=_documented(CompletionRequest))
+@router.post("/v1/completions", tags=["OpenAI"])
 async def create_completion(request: Request) -> Response:
     """Continue one or more prompts."""
     context = context_of(request)
@@ -56,7 +51,7 @@ async def create_completion(request: Request) -> Response:
     return _respond(request, body, answer, params)
 
 
-@router.post("/v1/chat/completions", tags=["OpenAI"], openapi_extra=_documented(ChatCompletionRequest))
+@router.post("/v1/chat/completions", tags=["OpenAI"])
 async def create_chat_completion(request: Request) -> Response:
     """Answer the last message of a chat."""
     context = context_of(request)

@@ -1,0 +1,95 @@
+"""The description of the API at ``/openapi.json``: bodies that the endpoints read themselves, and every status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from hotseat.server.schema import (
+    AbortRequest,
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    JsonBody,
+    TokenizeRequest,
+)
+
+__all__ = ["describe"]
+
+_BODIES: dict[str, type[JsonBody]] = {
+    "/v1/completions": CompletionRequest,
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
+    "/abort_requests": AbortRequest,
+}
+_ANY = (400, 401, 403, 408, 431, 500, 501, 503)
+_WITH_BODY = (404, 413)  # 404: no such model
+_STATUSES: dict[str, tuple[int, ...]] = {
+    "/v1/completions": (504,),
+    "/v1/chat/completions": (504,),
+    "/v1/models/{name}": (404,),
+    "/v1/requests/{request_id}/explain": (404,),
+    "/reset_prefix_cache": (409,),
+}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"], "description": "the field that is meant"},
+                "code": {"type": ["string", "integer", "null"]},
+            },
+        }
+    },
+}
+_PROBES = ("/health", "/ready")  # their 503 has a body of its own
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Return the description of ``app``; made once, at the first call."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _described(app)
+    return app.openapi_schema
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    description = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    schemas = description.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own errors, which no endpoint gives
+        schemas.pop(name, None)
+    schemas["Error"] = _ERROR
+    for path, operations in description["paths"].items():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            body = _BODIES.get(path)
+            if body is not None:
+                reference = _add_schema(schemas, body)
+                operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
+            _add_errors(operation["responses"], (*_ANY, *_STATUSES.get(path, ()), *(_WITH_BODY if body else ())), path)
+    return description
+
+
+def _add_schema(schemas: dict[str, Any], model: type[JsonBody]) -> dict[str, str]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(schema.pop("$defs", {}))
+    schemas[model.__name__] = schema
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _add_errors(responses: dict[str, Any], statuses: Iterable[int], path: str) -> None:
+    for status in sorted(set(statuses)):
+        schema = {} if path in _PROBES else {"$ref": "#/components/schemas/Error"}
+        responses[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": {"application/json": {"schema": schema}},
+        }
