@@ -217,3 +217,10 @@ def test_chat_answers_line_by_line_until_the_input_ends(
 def test_pull_says_where_the_model_is(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", model]) == 0
     assert capsys.readouterr().out == f"{model}\n"
+
+
+@pytest.mark.parametrize("words", [["--api-key", "s3cret"], ["--api_key=s3cret"], ["--admin-api-key", "s3cret", "-x"]])
+def test_a_quoted_command_line_holds_no_key(words: list[str]) -> None:
+    line = arguments_of.quote(["hotseat", "bench", "serve", *words, "--num-prompts", "4"])
+    assert "s3cret" not in line
+    assert line.endswith("--num-prompts 4")

@@ -6,6 +6,7 @@ Must not know: which commands there are, what their options mean.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any, NoReturn
@@ -13,7 +14,9 @@ from typing import Any, NoReturn
 from hotseat import options
 from hotseat.errors import ConfigError
 
-__all__ = ["read"]
+__all__ = ["quote", "read"]
+
+_SECRETS = ("--api-key", "--admin-api-key", "--hf-token")
 
 
 def read(
@@ -45,6 +48,17 @@ def read(
     from_file = options.from_file(known, path) if path else {}
     values = from_file | options.from_environment(known, environment, prefix) | from_command_line
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def quote(words: Sequence[str]) -> str:
+    """Return a command line for reports to quote; stars stand for keys, since reports are made to be shared."""
+    shown, hides = [], False
+    for word in words:
+        name, equals, _ = _with_dashes(word).partition("=")
+        is_secret = name in _SECRETS and not hides
+        shown.append("***" if hides else f"{name}=***" if is_secret and equals else word)
+        hides = is_secret and not equals
+    return shlex.join(shown)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -93,7 +93,7 @@ def _dispatch(words: list[str], started_at: float) -> int:
     for length in (2, 1):
         name = " ".join(words[:length])
         if name in COMMANDS:
-            line = shlex.join(["hotseat", *words])
+            line = arguments_of.quote(["hotseat", *words])
             return COMMANDS[name].run(Invocation(values=_read(name, words[length:]), line=line, started_at=started_at))
     return _no_such_command(words)
 
