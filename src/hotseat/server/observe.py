@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import blake2b
+from secrets import token_bytes
 from typing import Annotated, Any
 
 import msgspec
@@ -22,6 +24,7 @@ from hotseat.telemetry import record_as_dict
 __all__ = ["router"]
 
 MAX_STEPS = 4096
+_PSEUDONYM_KEY = token_bytes(32)
 
 router = APIRouter()
 
@@ -118,19 +121,25 @@ def _may_see_sequence(context: ServerContext, caller: Caller, sequence_id: str) 
 
 
 def _visible(record: dict[str, Any], context: ServerContext, caller: Caller) -> dict[str, Any]:
-    """Return a record line in which the ids of other callers' sequences are empty."""
+    """Return a record line in which other callers' sequences have names that nothing else knows."""
     if caller.is_admin:
         return record
-    shown = {
-        key: [
-            item | {"id": item["id"] if _may_see_sequence(context, caller, item["id"]) else ""} for item in record[key]
-        ]
-        for key in ("scheduled", "finished", "preempted", "deferred")
-    }
-    for item in shown["deferred"]:
-        item["why"] = item["why"] if item["id"] else ""  # the reason may name a sequence
-    admitted = [id_ if _may_see_sequence(context, caller, id_) else "" for id_ in record["admitted"]]
-    return record | shown | {"admitted": admitted}
+
+    def shown(sequence_id: str) -> str:
+        return sequence_id if _may_see_sequence(context, caller, sequence_id) else _pseudonym(sequence_id)
+
+    changed: dict[str, Any] = {"admitted": [shown(sequence_id) for sequence_id in record["admitted"]]}
+    for key in ("scheduled", "finished", "preempted", "deferred"):
+        changed[key] = [item | {"id": shown(item["id"])} for item in record[key]]
+    for item in changed["deferred"] + changed["preempted"]:
+        for reason in {"why", "cause"} & item.keys():  # may name the sequence that it waits for
+            item[reason] = item[reason].partition(":")[0]
+    return record | changed
+
+
+def _pseudonym(sequence_id: str) -> str:
+    """Return a name that stays the same while the process lives, so that others can be told apart."""
+    return "other-" + blake2b(sequence_id.encode(), key=_PSEUDONYM_KEY, digest_size=6).hexdigest()
 
 
 async def _abort(context: ServerContext, caller: Caller, request_id: str) -> bool:
