@@ -219,7 +219,7 @@ def _tokenizer_source(file: GgufFile, vocab_size: int) -> TokenizerSource:
     metadata = {
         key: value.tolist() if isinstance(value, np.ndarray) else value
         for key, value in file.metadata.items()
-        if key.startswith("tokenizer.")
+        if key.startswith("tokenizer.") or key == "general.architecture"
     }
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens or not isinstance(tokens[0], str):

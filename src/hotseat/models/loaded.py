@@ -18,7 +18,8 @@ class TokenizerSource:
     """Where the tokenizer comes from.
 
     ``tokenizer.json``: a file at ``path``; ``config`` is the content of tokenizer_config.json (empty when absent).
-    ``gguf``: ``metadata`` holds the file's ``tokenizer.*`` pairs under their own names, as plain Python values.
+    ``gguf``: ``metadata`` holds the file's ``tokenizer.*`` pairs and ``general.architecture`` under their own names, as
+    plain Python values.
     """
 
     kind: Literal["tokenizer.json", "gguf"]

@@ -1,29 +1,31 @@
-"""Rebuild a tokenizer from the metadata of a GGUF file.
+"""Tokenizers rebuilt from the metadata of GGUF files.
 
-A GGUF file carries the vocabulary and the merges, but of the code around them only a name: ``tokenizer.ggml.model`` for
-the kind of BPE and ``tokenizer.ggml.pre`` for how text is split into words first. What each name stands for is written
-down here.
+A GGUF file carries the vocabulary and the merges or scores, but of the code around them only names:
+``tokenizer.ggml.model`` for the kind of BPE, ``tokenizer.ggml.pre`` for how text is split into words first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from hotseat.errors import ModelError, UnsupportedModelError
+from hotseat.text.sentencepiece_merges import merges_from_scores
 from hotseat.text.token_bytes import SPACE_SYMBOL
+from hotseat.text.word_rules import WORD_RULES
 
 __all__ = ["GgufVocabulary"]
 
+logger = logging.getLogger(__name__)
+
 # tokenizer.ggml.token_type
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-
-# SentencePiece makes tokens of 16 characters unless told otherwise; runs of spaces or dashes have up to some hundreds.
-_MAX_TOKEN_CHARACTERS = 1024
 
 _ID_KEYS = {
     "bos_token": "bos_token_id",
@@ -31,74 +33,47 @@ _ID_KEYS = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-_LISTS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
-    ("tokens", str, "a list of texts"),
-    ("merges", str, "a list of texts"),
-    ("token_type", int, "a list of whole numbers"),
-    ("scores", (int, float), "a list of numbers"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WordRule:
-    """How a byte-level tokenizer splits text before it merges; ``pattern`` is ``None`` for GPT-2's own."""
-
-    pattern: str | None = None
-    splits_digits: bool = False
-    composes: bool = False  # Unicode NFC first
-    ignores_merges: bool = False  # a word that is a token is taken whole
-    adds_bos: bool = False
-
-
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS_AFTER_CL100K = (
-    _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN_WORDS = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-_GPT2 = _WordRule()
-_LLAMA3 = _WordRule(pattern=_WORDS_AFTER_CL100K % "{1,3}", ignores_merges=True, adds_bos=True)
-_WORD_RULES = {
-    "default": _GPT2,
-    "gpt-2": _GPT2,
-    "llama-bpe": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "llama3": _LLAMA3,
-    "qwen2": _WordRule(pattern=_WORDS_AFTER_CL100K % "", composes=True),
-    "smollm": _WordRule(splits_digits=True),
-    "starcoder": _WordRule(splits_digits=True),
-    "tekken": _WordRule(pattern=_TEKKEN_WORDS, ignores_merges=True, adds_bos=True),
-}
-_MODELS = ("gpt2", "llama")
+_SENTENCEPIECE_IDS = {"unk_token": 0, "bos_token": 1, "eos_token": 2}  # where the file names none
 
 
 class GgufVocabulary:
-    """What a GGUF file says about its tokenizer."""
+    """What a GGUF file says about its tokenizer: the ``tokenizer.ggml.*`` keys, and ``general.architecture``.
+
+    Lists may be Python lists or, as ``read_gguf`` returns numbers, arrays of numpy.
+    """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        """Read the ``tokenizer.ggml.*`` keys.
+        """Read the keys.
 
-        Raises UnsupportedModelError for an unknown kind of tokenizer, naming those that are known.
+        Raises UnsupportedModelError for an unknown kind of tokenizer, naming those that are known, and ModelError for
+        a value of a wrong type.
         """
-        self._fields = {
-            key.removeprefix("tokenizer.ggml."): value.tolist() if hasattr(value, "tolist") else value
-            for key, value in metadata.items()
-            if key.startswith("tokenizer.ggml.")
-        }
-        self.model = _one_of(_MODELS, self._fields.get("model"), "tokenizer.ggml.model")
-        self._words = _GPT2
+        prefix = "tokenizer.ggml."
+        self._fields = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+        self._architecture = metadata.get("general.architecture")
+        self.model = _one_of(_BUILDERS, self._fields.get("model"), "tokenizer.ggml.model")
+        pre = "gpt-2"  # SentencePiece splits no words
         if self.model == "gpt2":
-            self._words = _WORD_RULES[_one_of(_WORD_RULES, self._fields.get("pre", "default"), "tokenizer.ggml.pre")]
-        self._check_types()
-        self.tokens: Sequence[str] = self._required("tokens")
+            pre = _one_of(WORD_RULES, self._fields.get("pre", "default"), "tokenizer.ggml.pre")
+        self._words = WORD_RULES[pre]
+        if self._words.degraded:
+            logger.warning(
+                "the GGUF file does not say how its tokenizer splits words (tokenizer.ggml.pre is %r): answers may be "
+                "worse than the model's; a newer conversion of the model says it",
+                self._fields.get("pre"),
+            )
+        for key in _ID_KEYS.values():
+            value = self._fields.get(key)
+            if value is not None and not isinstance(value, int):
+                raise _wrong_type(key, "a whole number", value)
+        self.tokens = self._texts("tokens")
+        self._types = self._numbers("token_type", "iu", "whole numbers")
 
     @property
     def adds_bos(self) -> bool:
         """Whether a plain text begins with a BOS."""
+        if self.model == "gemma4":  # its first files say no, which the model was not trained on
+            return True
         default = self._words.adds_bos if self.model == "gpt2" else True
         return bool(self._fields.get("add_bos_token", default))
 
@@ -110,7 +85,8 @@ class GgufVocabulary:
     @property
     def special_tokens(self) -> dict[str, str]:
         """The tokens that have a role, as transformers names the roles."""
-        ids = {role: self._fields.get(key) for role, key in _ID_KEYS.items()}
+        default = _SENTENCEPIECE_IDS if self.model == "llama" else {}
+        ids = {role: self._fields.get(key, default.get(role)) for role, key in _ID_KEYS.items()}
         return {
             role: self.tokens[token_id]
             for role, token_id in ids.items()
@@ -119,45 +95,53 @@ class GgufVocabulary:
 
     def build(self) -> tokenizers.Tokenizer:
         """Return the tokenizer; raises ModelError when the metadata contradict themselves."""
-        self._required("scores" if self.model == "llama" and "merges" not in self._fields else "merges")
+        ids = {token: token_id for token_id, token in enumerate(self.tokens)}
+        merges = self._merges()
         try:
-            backend = self._byte_level() if self.model == "gpt2" else self._sentencepiece()
+            backend = _BUILDERS[self.model](self, ids, merges)
         except Exception as error:  # the library raises bare Exception
             raise ModelError(f"the tokenizer in the GGUF file is broken: {error}") from error
-        special = {_CONTROL} if self.model == "gpt2" else {_CONTROL, _UNKNOWN}
-        types = self._fields.get("token_type", ())
-        typed = list(zip(self.tokens, types, strict=False))
-        backend.add_special_tokens([AddedToken(token, normalized=False) for token, kind in typed if kind in special])
-        backend.add_tokens([AddedToken(token, normalized=False) for token, kind in typed if kind == _USER_DEFINED])
+        special = (_CONTROL,) if self.model == "gpt2" else (_CONTROL, _UNKNOWN)
+        kinds = [] if self._types is None else self._types[: len(self.tokens)].tolist()
+        typed = [(token, kind) for token, kind in zip(self.tokens, kinds, strict=False) if token and kind != 1]
+        rstrip = self._swallows_spaces()
+        backend.add_special_tokens(
+            [AddedToken(token, normalized=False, rstrip=rstrip(token)) for token, kind in typed if kind in special]
+        )
+        backend.add_tokens(
+            [
+                AddedToken(token, normalized=False, rstrip=rstrip(token))
+                for token, kind in typed
+                if kind == _USER_DEFINED
+            ]
+        )
         return backend
 
-    def _byte_level(self) -> tokenizers.Tokenizer:
-        words = self._words
-        merges = [_pair(merge) for merge in self._fields["merges"]]
-        backend = tokenizers.Tokenizer(models.BPE(self._ids(), merges, ignore_merges=words.ignores_merges))
-        if words.composes:
+    def byte_level(self, ids: dict[str, int], merges: list[tuple[str, str]]) -> tokenizers.Tokenizer:
+        """Return the kind of GPT-2: words are cut off first, and every byte is a character."""
+        backend = tokenizers.Tokenizer(models.BPE(ids, merges, ignore_merges=self._words.ignores_merges))
+        if self._words.nfc:
             backend.normalizer = normalizers.NFC()
-        steps: list[pre_tokenizers.PreTokenizer] = []
-        if words.splits_digits:
-            steps.append(pre_tokenizers.Digits(individual_digits=True))
-        if words.pattern is not None:
-            steps.append(pre_tokenizers.Split(Regex(words.pattern), behavior="isolated"))
-        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words.pattern is None))
-        backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        backend.pre_tokenizer = self._words.pre_tokenizer()
         backend.decoder = decoders.ByteLevel()
         return backend
 
-    def _sentencepiece(self) -> tokenizers.Tokenizer:
-        ids = self._ids()
-        if "merges" in self._fields:
-            merges = [_pair(merge) for merge in self._fields["merges"]]
-        else:
-            merges = _merges_from_scores(ids, self._fields["scores"])
+    def sentencepiece(self, ids: dict[str, int], merges: list[tuple[str, str]]) -> tokenizers.Tokenizer:
+        """Return the kind of Llama 2 and Gemma: one word, spaces as ``▁``, bytes for what has no token."""
+        return self._spaced(ids, merges, prefix=bool(self._fields.get("add_space_prefix", True)))
+
+    def gemma4(self, ids: dict[str, int], merges: list[tuple[str, str]]) -> tokenizers.Tokenizer:
+        """Return the kind of Gemma 4: as SentencePiece, but with merges, and lines are words of their own."""
+        backend = self._spaced(ids, merges, prefix=False)
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\n]+|\n+"), behavior="isolated")
+        return backend
+
+    def _spaced(self, ids: dict[str, int], merges: list[tuple[str, str]], *, prefix: bool) -> tokenizers.Tokenizer:
         unknown = self.special_tokens.get("unk_token")
         backend = tokenizers.Tokenizer(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
         spaces = normalizers.Replace(" ", SPACE_SYMBOL)
         steps: list[decoders.Decoder] = [decoders.Replace(SPACE_SYMBOL, " "), decoders.ByteFallback(), decoders.Fuse()]
-        if self._fields.get("add_space_prefix", True):
+        if prefix:
             backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE_SYMBOL), spaces])
             steps.append(decoders.Strip(" ", 1, 0))
         else:
@@ -165,31 +149,52 @@ class GgufVocabulary:
         backend.decoder = decoders.Sequence(steps)
         return backend
 
-    def _check_types(self) -> None:
-        """Refuse values of a wrong type: a file may hold anything under any key."""
-        for key, kinds, wanted in _LISTS:
-            value = self._fields.get(key)
-            if value is not None and not (isinstance(value, list) and all(isinstance(one, kinds) for one in value)):
-                raise _wrong_type(key, wanted, value)
-        for key in _ID_KEYS.values():
-            value = self._fields.get(key)
-            if value is not None and not isinstance(value, int):
-                raise _wrong_type(key, "a whole number", value)
+    def _swallows_spaces(self) -> Callable[[str], bool]:
+        """Return whether a token takes the white space behind it; GGUF has no key for it, so it goes by the family."""
+        if self._architecture == "phi3" and self.model == "llama":
+            return lambda token: token not in ("<unk>", "<s>", "<|endoftext|>")
+        return lambda _: False
 
-    def _required(self, key: str) -> Any:
-        if not self._fields.get(key):
+    def _merges(self) -> list[tuple[str, str]]:
+        if self.model != "llama" or "merges" in self._fields:
+            return [_pair(merge) for merge in self._texts("merges")]
+        scores = self._numbers("scores", "iuf", "numbers")
+        if scores is None:
+            raise ModelError("the GGUF file has no tokenizer.ggml.scores")
+        if len(scores) < len(self.tokens):
+            raise ModelError(f"tokenizer.ggml.scores has {len(scores)} numbers for {len(self.tokens)} tokens")
+        return merges_from_scores(self.tokens, scores[: len(self.tokens)])
+
+    def _texts(self, key: str) -> Sequence[str]:
+        value = self._fields.get(key)
+        if value is None or len(value) == 0:
             raise ModelError(f"the GGUF file has no tokenizer.ggml.{key}")
-        return self._fields[key]
+        if not isinstance(value, list) or set(map(type, value)) != {str}:
+            raise _wrong_type(key, "a list of texts", value)
+        return value
 
-    def _ids(self) -> dict[str, int]:
-        return {token: token_id for token_id, token in enumerate(self.tokens)}
+    def _numbers(self, key: str, kinds: str, wanted: str) -> npt.NDArray[Any] | None:
+        value = self._fields.get(key)
+        if value is None:
+            return None
+        array = np.asarray(value) if isinstance(value, list | np.ndarray) else None
+        if array is None or array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+            raise _wrong_type(key, f"a list of {wanted}", value)
+        return array
+
+
+_BUILDERS = {
+    "gpt2": GgufVocabulary.byte_level,
+    "llama": GgufVocabulary.sentencepiece,
+    "gemma4": GgufVocabulary.gemma4,
+}
 
 
 def _wrong_type(key: str, wanted: str, value: object) -> ModelError:
     return ModelError(f"tokenizer.ggml.{key} must be {wanted}, not {repr(value)[:60]}")
 
 
-def _one_of(known: Sequence[str] | Mapping[str, object], value: object, key: str) -> str:
+def _one_of(known: Mapping[str, object], value: object, key: str) -> str:
     if isinstance(value, str) and value in known:
         return value
     raise UnsupportedModelError(f"{key} {value!r} is not supported; supported are {', '.join(known)}")
@@ -197,28 +202,7 @@ def _one_of(known: Sequence[str] | Mapping[str, object], value: object, key: str
 
 def _pair(merge: str) -> tuple[str, str]:
     """Split a merge at the space between its two sides; a space in the first place belongs to the left side."""
-    at = merge.index(" ", 1)
-    return merge[:at], merge[at + 1 :]
-
-
-def _merges_from_scores(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Derive the merges of a SentencePiece BPE vocabulary, which has scores in their place.
-
-    Every way to cut a token into two tokens is a merge, and the better the token's score, the earlier it applies.
-    Raises ModelError for a token that no training makes: the work grows with the square of its length.
-    """
-    merges = []
-    lengths = {len(token) for token in ids}
-    if (longest := max(lengths)) > _MAX_TOKEN_CHARACTERS:
-        raise ModelError(f"a token of the vocabulary has {longest} characters; at most {_MAX_TOKEN_CHARACTERS} can be")
-    for token, token_id in ids.items():
-        score = -scores[token_id]
-        for at in range(1, len(token)):
-            if at not in lengths or len(token) - at not in lengths:
-                continue
-            left = ids.get(token[:at])
-            right = ids.get(token[at:])
-            if left is not None and right is not None:
-                merges.append((score, left, right, token[:at], token[at:]))
-    merges.sort()
-    return [merge[3:] for merge in merges]
+    left, space, right = merge[1:].partition(" ")
+    if not space:
+        raise ModelError(f"tokenizer.ggml.merges has {merge[:60]!r}, which is not two tokens with a space between them")
+    return merge[0] + left, right

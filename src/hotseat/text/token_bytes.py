@@ -77,21 +77,31 @@ class DecodingRule:
 class TokenBytes(dict[int, bytes]):
     """The bytes of each token id, worked out when first asked for; nothing for hidden and unknown ids."""
 
-    __slots__ = ("_hidden", "_id_to_token", "rule")
+    __slots__ = ("_added", "_hidden", "_id_to_token", "rule")
 
     def __init__(
-        self, id_to_token: Callable[[int], str | None], rule: DecodingRule, hidden: frozenset[int] = frozenset()
+        self,
+        id_to_token: Callable[[int], str | None],
+        rule: DecodingRule,
+        *,
+        added: frozenset[int] = frozenset(),
+        hidden: frozenset[int] = frozenset(),
     ) -> None:
+        """``added`` are the ids of tokens that are looked for in a text as they are spelled, before any other."""
         super().__init__()
         self.rule = rule
         self._id_to_token = id_to_token
+        self._added = added
         self._hidden = hidden
 
     def __missing__(self, token_id: int) -> bytes:
         token = self._token(token_id)
         if token is None:
             return b""  # not kept: there are billions of unknown ids
-        piece = self[token_id] = self.rule.token_bytes(token)
+        piece = self.rule.token_bytes(token)
+        if token_id in self._added and not _is_part_of_utf8(piece):
+            piece = token.encode()  # an added "ü" is found in a text as it is spelled, and is no byte FC
+        self[token_id] = piece
         return piece
 
     def opening(self, token_id: int) -> bytes:
@@ -103,6 +113,16 @@ class TokenBytes(dict[int, bytes]):
         if token_id in self._hidden or not 0 <= token_id <= _MAX_TOKEN_ID:
             return None
         return self._id_to_token(token_id)
+
+
+def _is_part_of_utf8(data: bytes) -> bool:
+    """Whether ``data`` can stand somewhere in a text that is UTF-8, possibly from within a character to within one."""
+    begun = data.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a character that began before
+    try:
+        codecs.utf_8_decode(begun, "strict", False)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def read_utf8(data: bytes, *, byte_level: bool, final: bool) -> tuple[str, int]:

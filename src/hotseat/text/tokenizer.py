@@ -59,8 +59,9 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self._bytes = TokenBytes(backend.id_to_token, rule)
-        self._visible_bytes = TokenBytes(backend.id_to_token, rule, hidden=self._special_ids)
+        ids = frozenset(added)
+        self._bytes = TokenBytes(backend.id_to_token, rule, added=ids)
+        self._visible_bytes = TokenBytes(backend.id_to_token, rule, added=ids, hidden=self._special_ids)
         self.vocab_size: int = max(backend.get_vocab_size(), 1 + max(added, default=-1))
         self.special_tokens = dict(special_tokens)
         self.bos_token_id = _id_of(backend, special_tokens.get("bos_token"))
@@ -126,8 +127,9 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``ids``; ids outside the vocabulary have none, broken bytes become U+FFFD.
 
-        As the ``tokenizers`` library decodes, but for one case: in a run of SentencePiece byte tokens that is broken
-        somewhere, the whole characters are kept, as SentencePiece does, where the library gives up the whole run.
+        As the ``tokenizers`` library decodes, but for two cases. In a run of SentencePiece byte tokens that is broken
+        somewhere, the whole characters are kept, as SentencePiece does, where the library gives up the whole run. An
+        added token such as "ü", found in text as it is spelled, comes back so, where the library takes it for a byte.
         """
         stream = self.detokenizer(skip_special_tokens=skip_special_tokens)
         return stream.add(ids) + stream.flush()
