@@ -20,7 +20,7 @@ import numpy as np
 
 from hotseat.bench.report import describe_machine
 from hotseat.build import default_cache_dir
-from hotseat.core.batch import Batch, Chunk, Seating
+from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.models import load
 from hotseat.models.loaded import LoadedModel
@@ -58,10 +58,10 @@ class ForcedReader:
         # Seated anew with one token more each time: the blocks keep what was computed.
         request_id = RequestId(str(position))
         known = self._token_ids[: position + 1]
-        seating = Seating(0, request_id, known, len(known), self._block_ids, GREEDY, 0, frozenset())
+        seating = NewRequest(0, request_id, known, len(known), self._block_ids, GREEDY, 0, frozenset())
         chunk = Chunk(0, request_id, position, position + 1, samples=True)
         released = [RequestId(str(position - 1))]
-        self._runner.execute(Batch(step=position, chunks=[chunk], seated=[seating], released_ids=released))
+        self._runner.execute(Batch(step=position, chunks=[chunk], new_requests=[seating], released_ids=released))
         return self._runner.last_logits()[0]
 
 

@@ -88,7 +88,7 @@ class FakeRunner:
         assert len(found) == len(released), "an id is released that has no seat"
         for number in found:
             del self.seats[number]
-        for seating in batch.seated:
+        for seating in batch.new_requests:
             assert seating.seat not in self.seats, f"seat {seating.seat} is taken"
             self.seats[seating.seat] = Seat(
                 request_id=seating.request_id,
@@ -97,7 +97,7 @@ class FakeRunner:
                 num_prompt_tokens=seating.num_prompt_tokens,
                 prompt_logprobs=seating.params.prompt_logprobs,
             )
-        for seat_number, block_ids in batch.new_blocks:
+        for seat_number, block_ids in batch.block_appends:
             self.seats[seat_number].block_ids += block_ids
 
     def _compute(self, chunk: Chunk, output: StepOutput) -> None:

@@ -1,4 +1,4 @@
-"""Who sits down: reservation, passing a head that does not fit, earmarking."""
+"""Admission: reservation of blocks, passing a head that does not fit, head-of-line reservation."""
 
 from __future__ import annotations
 
@@ -90,24 +90,24 @@ def test_nobody_passes_when_the_bound_is_zero() -> None:
     assert world.requests["big"].admitted_at == world.requests["small"].admitted_at
 
 
-def test_short_one_that_is_kept_out_does_not_keep_the_earmarked_one_out() -> None:
+def test_short_one_that_is_kept_out_does_not_keep_the_reserved_one_out() -> None:
     world = World(
         num_kv_blocks=40, max_num_batched_tokens=64, long_prefill_token_threshold=32, max_times_passed=0, max_num_seqs=8
     )
     world.add(16, "holder", max_tokens=4)
     world.add(300, "long", max_tokens=1)
-    world.add(16 * 20, "earmarked", max_tokens=1)
+    world.add(16 * 20, "reserved", max_tokens=1)
     world.step()
     world.add(10, "short", max_tokens=1)
     world.run()
-    long, earmarked, short = (world.requests[name] for name in ("long", "earmarked", "short"))
-    assert earmarked.admitted_at == 4.0
+    long, reserved, short = (world.requests[name] for name in ("long", "reserved", "short"))
+    assert reserved.admitted_at == 4.0
     assert long.first_token_at == 10.0
     assert short.admitted_at is not None
     assert short.admitted_at >= 4.0
 
 
-def test_abort_of_an_earmarked_request_lets_the_others_go_on() -> None:
+def test_abort_of_an_reserved_request_lets_the_others_go_on() -> None:
     world = World(num_kv_blocks=20, block_size=16, max_times_passed=0)
     world.add(200, "first", max_tokens=10)
     world.step()
@@ -159,7 +159,7 @@ def test_request_resumes_only_when_its_context_and_headroom_fit() -> None:
             break
         free_before = world.scheduler.stats().blocks_free
         batch = world.step()
-        for seating in batch.seated:
+        for seating in batch.new_requests:
             if world.requests[seating.request_id].num_preemptions:
                 resumed_at_free.append(free_before - len(seating.block_ids))
     stats = world.scheduler.stats()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hotseat.core.block_pool import Block, BlockPool, Content
+from hotseat.core.block_pool import Block, BlockPool, PrefixNode
 
 
 def take(pool: BlockPool, count: int) -> list[Block]:
@@ -14,16 +14,16 @@ def take(pool: BlockPool, count: int) -> list[Block]:
     return blocks
 
 
-def fill(pool: BlockPool, blocks: list[Block], salt: str = "") -> list[Content]:
-    """Record a chain of contents in ``blocks``."""
+def fill(pool: BlockPool, blocks: list[Block], salt: str = "") -> list[PrefixNode]:
+    """Record a chain of nodes in ``blocks``."""
     parent: int | str = salt
-    contents = []
+    nodes = []
     for block in blocks:
-        contents.append(Content((parent, (block.id, 7)), uid=1000 + block.id))
-        pool.record(block, contents[-1])
-        parent = contents[-1].uid
+        nodes.append(PrefixNode((parent, (block.id, 7)), id=1000 + block.id))
+        pool.record(block, nodes[-1])
+        parent = nodes[-1].id
     pool.check_invariants()
-    return contents
+    return nodes
 
 
 def test_failed_allocation_changes_nothing() -> None:
@@ -51,19 +51,19 @@ def test_free_and_used_are_the_whole_pool_at_any_time() -> None:
     first, second = take(pool, 2), take(pool, 3)
     fill(pool, first)
     pool.free(second)
-    assert (pool.num_used, pool.num_free, pool.num_cached) == (2, 4, 0)
+    assert (pool.num_used, pool.num_free, pool.num_evictable) == (2, 4, 0)
     pool.free(first)
-    assert (pool.num_used, pool.num_free, pool.num_cached) == (0, 6, 2)
+    assert (pool.num_used, pool.num_free, pool.num_evictable) == (0, 6, 2)
 
 
-def test_blank_blocks_are_reused_before_cached_ones() -> None:
+def test_free_blocks_are_reused_before_evictable_ones() -> None:
     pool = BlockPool(4)
-    cached, blank = take(pool, 2), take(pool, 2)
-    contents = fill(pool, cached)
-    pool.free(cached)
-    pool.free(blank)
-    assert set(take(pool, 2)) == set(blank)
-    assert pool.find(contents[0].key) is cached[0]
+    evictable, free = take(pool, 2), take(pool, 2)
+    nodes = fill(pool, evictable)
+    pool.free(evictable)
+    pool.free(free)
+    assert set(take(pool, 2)) == set(free)
+    assert pool.find(nodes[0].key) is evictable[0]
     assert pool.num_evictions == 0
 
 
@@ -105,22 +105,22 @@ def test_hit_block_leaves_the_middle_of_the_queue() -> None:
 def test_content_is_forgotten_only_when_its_block_is_reused() -> None:
     pool = BlockPool(2)
     blocks = take(pool, 2)
-    contents = fill(pool, blocks)
+    nodes = fill(pool, blocks)
     pool.free(blocks)
-    assert [pool.find(content.key) for content in contents] == blocks
+    assert [pool.find(node.key) for node in nodes] == blocks
     take(pool, 1)
-    assert pool.find(contents[0].key) is blocks[0]
-    assert pool.find(contents[1].key) is None
+    assert pool.find(nodes[0].key) is blocks[0]
+    assert pool.find(nodes[1].key) is None
 
 
-def test_first_block_with_a_content_keeps_it() -> None:
+def test_first_block_of_a_node_keeps_it() -> None:
     pool = BlockPool(2)
     first, second = take(pool, 2)
-    content = Content(("", (1, 2)), uid=1)
-    pool.record(first, content)
-    pool.record(second, content)
-    assert pool.find(content.key) is first
-    assert second.content is None
+    node = PrefixNode(("", (1, 2)), id=1)
+    pool.record(first, node)
+    pool.record(second, node)
+    assert pool.find(node.key) is first
+    assert second.node is None
     pool.check_invariants()
 
 
@@ -131,29 +131,29 @@ class Colliding(int):
         return 0
 
 
-def test_content_with_the_same_hash_and_other_tokens_is_no_hit() -> None:
+def test_node_with_the_same_hash_and_other_tokens_is_no_hit() -> None:
     pool = BlockPool(1)
     (block,) = take(pool, 1)
-    pool.record(block, Content(("", (Colliding(1),)), uid=1))
+    pool.record(block, PrefixNode(("", (Colliding(1),)), id=1))
     assert hash(("", (Colliding(1),))) == hash(("", (Colliding(2),)))
     assert pool.find(("", (Colliding(2),))) is None
     assert pool.find(("", (Colliding(1),))) is block
 
 
-def test_forgetting_all_leaves_used_blocks_to_their_owners() -> None:
+def test_clearing_the_index_leaves_used_blocks_in_their_tables() -> None:
     pool = BlockPool(4)
-    used, cached = take(pool, 2), take(pool, 2)
-    contents = fill(pool, used) + fill(pool, cached, salt="other")
-    pool.free(cached)
-    pool.forget_all()
+    used, evictable = take(pool, 2), take(pool, 2)
+    nodes = fill(pool, used) + fill(pool, evictable, salt="other")
+    pool.free(evictable)
+    pool.clear_index()
     pool.check_invariants()
-    assert all(pool.find(content.key) is None for content in contents)
-    assert (pool.num_used, pool.num_cached) == (2, 0)
+    assert all(pool.find(node.key) is None for node in nodes)
+    assert (pool.num_used, pool.num_evictable) == (2, 0)
 
 
 def test_freeing_a_free_block_is_a_bug() -> None:
     pool = BlockPool(1)
     blocks = take(pool, 1)
     pool.free(blocks)
-    with pytest.raises(AssertionError, match="nobody holds it"):
+    with pytest.raises(AssertionError, match="without a reference"):
         pool.free(blocks)

@@ -64,12 +64,12 @@ def test_waiting_for_blocks_is_explained_with_need_free_blocks_and_who_passed() 
     world.run()
 
 
-def test_waiting_for_a_prefix_is_explained_with_its_leader() -> None:
+def test_waiting_for_a_prefix_is_explained_with_its_owner() -> None:
     world = World(max_num_batched_tokens=128)
-    world.add(list(range(100)), "leader")
-    world.add(list(range(100)), "follower")
+    world.add(list(range(100)), "owner")
+    world.add(list(range(100)), "waiter")
     world.scheduler.schedule(world.now)
-    assert explain(world, "follower").reason == "prefix: leader is computing it"
+    assert explain(world, "waiter").reason == "prefix: owner is computing it"
 
 
 def test_preemption_is_explained_with_its_cause() -> None:

@@ -189,7 +189,7 @@ def test_deadline_puts_hopeless_ones_last_and_counts_them() -> None:
     admitted = order_of_admission(world)
     assert admitted[:3] == ["first", "in time", "default"]
     assert set(admitted[3:]) == {"hopeless when it comes", "hopeless when its turn comes"}
-    assert world.scheduler.stats().num_hopeless == 2
+    assert world.scheduler.stats().num_missed_deadlines == 2
 
 
 @pytest.mark.parametrize(("aging_s", "is_starved"), [(None, True), (10.0, False)])
@@ -200,7 +200,7 @@ def test_hopeless_request_is_due_again_after_the_aging_span(aging_s: float | Non
         world.add(10, f"in time {index}", max_tokens=1, deadline_at=world.now + 2.0)
         world.step()
     assert ("hopeless" not in world.ends) == is_starved
-    assert world.scheduler.stats().num_hopeless == 1
+    assert world.scheduler.stats().num_missed_deadlines == 1
 
 
 def test_deadline_knows_how_long_a_prefill_takes() -> None:

@@ -1,4 +1,4 @@
-"""Who gets up when blocks run out or somebody more urgent comes, and what becomes of it."""
+"""Preemption: victims when blocks run out or a more urgent request comes, and how they resume."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ def test_prompt_of_55_tokens_takes_4_blocks_of_which_3_are_indexed() -> None:
     request = world.add(55, max_tokens=3)
     world.step()
     assert len(request.blocks) == 4
-    assert [block.content is not None for block in request.blocks] == [True, True, True, False]
+    assert [block.node is not None for block in request.blocks] == [True, True, True, False]
 
 
 def test_same_prefix_of_48_tokens_gives_3_hits_one_new_block_and_2_references() -> None:
@@ -78,9 +78,9 @@ def test_block_is_not_found_before_it_is_computed() -> None:
     world.add(prompt, "first")
     batch = world.scheduler.schedule(0.0)
     assert world.scheduler.stats().blocks_cached == 0
-    assert not world.requests["first"].blocks[0].content
+    assert not world.requests["first"].blocks[0].node
     world.scheduler.update(batch, world.runner.execute(batch), 1.0)
-    assert world.requests["first"].blocks[0].content is not None
+    assert world.requests["first"].blocks[0].node is not None
 
 
 def test_hit_block_is_not_evicted_while_another_is_free() -> None:
@@ -121,7 +121,7 @@ def test_reset_beside_running_requests_hurts_nobody() -> None:
     world = World(max_num_batched_tokens=64)
     prompt = list(range(100))
     world.add(prompt, "running", max_tokens=40)
-    world.add(prompt, "follower", max_tokens=5)
+    world.add(prompt, "waiter", max_tokens=5)
     world.step()
     assert not world.scheduler.reset_prefix_cache()
     world.scheduler.check_invariants()

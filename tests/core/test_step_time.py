@@ -9,8 +9,7 @@ import pytest
 from core.fake_runner import LightRunner
 from core.worlds import World
 from hotseat.core.batch import Batch
-from hotseat.core.budget import FIRST_PREFILL, MIN_PREFILL, PrefillTime
-from hotseat.core.step_time import MAX_MARGIN, StepLoad, StepTimePredictor
+from hotseat.core.budget import FIRST_PREFILL, MAX_MARGIN, MIN_PREFILL, PrefillTime, StepLoad, StepTimePredictor
 
 
 def true_seconds(load: StepLoad) -> float:

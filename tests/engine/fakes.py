@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 
-from hotseat.core.batch import Batch, Chunk, RequestUpdate, SampledToken, Seating, StepOutput, TokenLogprobs
+from hotseat.core.batch import Batch, Chunk, NewRequest, RequestUpdate, SampledToken, StepOutput, TokenLogprobs
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.events import StepRecord
 from hotseat.core.request import Request, RequestId, SamplingParams
@@ -36,7 +36,7 @@ class FakeRunner:
         script: Callable[[RequestId, int], int] = lambda request_id, position: token_at(position),
     ) -> None:
         self.seats: dict[RequestId, int] = {}
-        self._seatings: dict[RequestId, Seating] = {}
+        self._seatings: dict[RequestId, NewRequest] = {}
         self._script = script
         self.num_steps = 0
         self.is_closed = False
@@ -71,7 +71,7 @@ class FakeRunner:
         for request_id in batch.released_ids:
             self.seats.pop(request_id, None)
             self._seatings.pop(request_id, None)
-        for seating in batch.seated:
+        for seating in batch.new_requests:
             assert seating.seat not in self.seats.values(), f"seat {seating.seat} is taken"
             self.seats[seating.request_id] = seating.seat
             self._seatings[seating.request_id] = seating

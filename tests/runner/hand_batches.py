@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hotseat.core.batch import Batch, Chunk, NewBlocks, Runner, Seating, StepOutput
+from hotseat.core.batch import Batch, BlockAppend, Chunk, NewRequest, Runner, StepOutput
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.models.spec import DecoderSpec, RopeSpec
 from hotseat.models.weights import WeightTensor
@@ -126,8 +126,8 @@ class HandScheduler:
         self.sequences[request_id] = tokens
         self.computed[request_id] = cached if num_computed is None else num_computed
         self.block_ids[request_id] = blocks
-        self._batch.seated.append(
-            Seating(
+        self._batch.new_requests.append(
+            NewRequest(
                 seat=chosen,
                 request_id=RequestId(request_id),
                 token_ids=list(tokens),
@@ -151,7 +151,7 @@ class HandScheduler:
     def batch(self, counts: Mapping[str, int], *, writes_kv: bool = True) -> Batch:
         """Return the next batch: ``counts[id]`` tokens of each request, in that order."""
         batch, self._batch = self._batch, Batch(step=self._batch.step + 1, chunks=[])
-        newly_seated = {seating.request_id for seating in batch.seated}
+        newly_seated = {seating.request_id for seating in batch.new_requests}
         for request_id, count in counts.items():
             start = self.computed[request_id]
             end = start + count
@@ -161,7 +161,7 @@ class HandScheduler:
                 blocks.append(grown[-1])
             if grown:
                 assert request_id not in newly_seated, "a seated request has blocks for all that it knows"
-                batch.new_blocks.append(NewBlocks(self._seats[request_id], grown))
+                batch.block_appends.append(BlockAppend(self._seats[request_id], grown))
             samples = end == len(self.sequences[request_id])
             batch.chunks.append(Chunk(self._seats[request_id], RequestId(request_id), start, end, samples, writes_kv))
             batch.num_tokens += count

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotseat.core.batch import Batch, Chunk, Seating
+from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.runner.results import SampleStatus
 from hotseat.runner.sampling_reference import (
@@ -266,7 +266,7 @@ def test_row_of_a_seat_carries_all_parameters() -> None:
         logit_bias=((4, 1.5), (6, -1.0)),
         allowed_token_ids=(4, 6, 7),
     )
-    seating = Seating(
+    seating = NewRequest(
         seat=1,
         request_id=RequestId("r"),
         token_ids=[1, 2, 3, 4],
@@ -276,7 +276,7 @@ def test_row_of_a_seat_carries_all_parameters() -> None:
         seed=-1,
         eos_token_ids=frozenset([2]),
     )
-    table.prepare(Batch(step=0, chunks=[Chunk(1, RequestId("r"), 0, 4, True)], seated=[seating]))
+    table.prepare(Batch(step=0, chunks=[Chunk(1, RequestId("r"), 0, 4, True)], new_requests=[seating]))
     row = RowSampling.of_seat(table, 1)
     assert row.position == 4
     assert (row.prompt_ids.tolist(), row.output_ids.tolist()) == ([1, 2, 3], [4])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hotseat.core.batch import Batch, Chunk, NewBlocks, Seating
+from hotseat.core.batch import Batch, BlockAppend, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.runner.results import SampleStatus, StepResults
 from hotseat.runner.seats import Ragged, SeatTable
@@ -16,8 +16,8 @@ def new_table() -> SeatTable:
     return SeatTable(CONFIG, vocab_size=100)
 
 
-def seating(seat: int, request_id: str, tokens: list[int], blocks: list[int], **params: object) -> Seating:
-    return Seating(
+def seating(seat: int, request_id: str, tokens: list[int], blocks: list[int], **params: object) -> NewRequest:
+    return NewRequest(
         seat=seat,
         request_id=RequestId(request_id),
         token_ids=tokens,
@@ -36,10 +36,10 @@ def chunk(seat: int, start: int, end: int, samples: bool, writes_kv: bool = True
 def test_decodes_and_prefills_are_flattened_side_by_side() -> None:
     table = new_table()
     first = [seating(3, "r3", [10, 11, 12, 13, 14], [7, 5]), seating(0, "r0", list(range(20, 29)), [1, 2, 3])]
-    table.prepare(Batch(step=0, chunks=[chunk(3, 0, 4, False), chunk(0, 0, 5, False)], seated=first))
+    table.prepare(Batch(step=0, chunks=[chunk(3, 0, 4, False), chunk(0, 0, 5, False)], new_requests=first))
     second = [seating(1, "r1", [30, 31, 32], [4])]
     chunks = [chunk(3, 4, 5, True), chunk(0, 5, 8, False), chunk(1, 2, 3, True, writes_kv=False)]
-    flat = table.prepare(Batch(step=1, chunks=chunks, seated=second))
+    flat = table.prepare(Batch(step=1, chunks=chunks, new_requests=second))
     assert (flat.num_tokens, flat.num_chunks, flat.num_samples, flat.num_prompt_rows) == (5, 3, 2, 0)
     assert flat.token_ids[:5].tolist() == [14, 25, 26, 27, 32]
     assert flat.positions[:5].tolist() == [4, 5, 6, 7, 2]
@@ -57,7 +57,7 @@ def test_committed_tokens_start_the_next_chunk() -> None:
     table = new_table()
     seated = [seating(0, "r0", [1, 2, 3], [0]), seating(1, "r1", [4], [1]), seating(2, "r2", [5, 6], [2])]
     table.prepare(
-        Batch(step=0, chunks=[chunk(0, 0, 3, True), chunk(2, 0, 1, False), chunk(1, 0, 1, True)], seated=seated)
+        Batch(step=0, chunks=[chunk(0, 0, 3, True), chunk(2, 0, 1, False), chunk(1, 0, 1, True)], new_requests=seated)
     )
     table.commit(np.array([50, 60], np.int32))
     assert table.num_tokens.tolist() == [4, 2, 2, 0]
@@ -69,9 +69,9 @@ def test_committed_tokens_start_the_next_chunk() -> None:
 
 def test_new_blocks_are_appended_to_the_table() -> None:
     table = new_table()
-    table.prepare(Batch(step=0, chunks=[chunk(1, 0, 4, True)], seated=[seating(1, "r1", [1, 2, 3, 4], [9])]))
+    table.prepare(Batch(step=0, chunks=[chunk(1, 0, 4, True)], new_requests=[seating(1, "r1", [1, 2, 3, 4], [9])]))
     table.commit(np.array([5], np.int32))
-    table.prepare(Batch(step=1, chunks=[chunk(1, 4, 5, True)], new_blocks=[NewBlocks(1, [8, 6])]))
+    table.prepare(Batch(step=1, chunks=[chunk(1, 4, 5, True)], block_appends=[BlockAppend(1, [8, 6])]))
     assert table.block_tables[1, :3].tolist() == [9, 8, 6]
     assert table.capacity[1] == 12
 
@@ -81,14 +81,14 @@ def test_seat_that_is_released_and_taken_keeps_nothing() -> None:
     heavy = seating(
         2, "r2", [1, 2], [3], logprobs=2, min_tokens=4, logit_bias=((7, 1.0),), allowed_token_ids=(7, 8), top_k=5
     )
-    table.prepare(Batch(step=0, chunks=[chunk(2, 0, 2, True)], seated=[heavy]))
+    table.prepare(Batch(step=0, chunks=[chunk(2, 0, 2, True)], new_requests=[heavy]))
     assert table.wants_logprobs
     light = seating(2, "new", [9], [4])
     table.prepare(
         Batch(
             step=1,
             chunks=[Chunk(2, RequestId("new"), 0, 1, True)],
-            seated=[light],
+            new_requests=[light],
             released_ids=[RequestId("r2")],
         )
     )
@@ -108,7 +108,7 @@ def test_arrays_never_move() -> None:
     table = new_table()
     arrays = [table.tokens, table.block_tables, table.num_tokens, table.flat.token_ids, table.sampling.seed]
     addresses = [array.ctypes.data for array in arrays]
-    table.prepare(Batch(step=0, chunks=[chunk(1, 0, 3, True)], seated=[seating(1, "r1", [1, 2, 3], [0])]))
+    table.prepare(Batch(step=0, chunks=[chunk(1, 0, 3, True)], new_requests=[seating(1, "r1", [1, 2, 3], [0])]))
     table.commit(np.array([4], np.int32))
     arrays = [table.tokens, table.block_tables, table.num_tokens, table.flat.token_ids, table.sampling.seed]
     assert [array.ctypes.data for array in arrays] == addresses
@@ -118,7 +118,9 @@ def test_prompt_rows_are_all_rows_whose_next_token_is_in_the_prompt() -> None:
     table = new_table()
     wanting = seating(1, "r1", [10, 11, 12, 13, 14, 15], [0, 1], prompt_logprobs=3)
     plain = seating(0, "r0", [20, 21], [2])
-    flat = table.prepare(Batch(step=0, chunks=[chunk(0, 0, 2, True), chunk(1, 0, 4, False)], seated=[wanting, plain]))
+    flat = table.prepare(
+        Batch(step=0, chunks=[chunk(0, 0, 2, True), chunk(1, 0, 4, False)], new_requests=[wanting, plain])
+    )
     assert flat.prompt_rows[: flat.num_prompt_rows].tolist() == [2, 3, 4, 5]
     assert flat.prompt_targets[: flat.num_prompt_rows].tolist() == [11, 12, 13, 14]
     assert flat.prompt_num_logprobs[: flat.num_prompt_rows].tolist() == [3, 3, 3, 3]
@@ -133,7 +135,7 @@ def test_prompt_rows_are_all_rows_whose_next_token_is_in_the_prompt() -> None:
 def test_prompt_logprobs_of_a_resumed_request_stop_at_its_prompt() -> None:
     table = new_table()
     resumed = seating(1, "r1", [10, 11, 12, 13, 14], [0, 1], prompt_logprobs=0)._replace(num_prompt_tokens=3)
-    flat = table.prepare(Batch(step=0, chunks=[chunk(1, 0, 5, True)], seated=[resumed]))
+    flat = table.prepare(Batch(step=0, chunks=[chunk(1, 0, 5, True)], new_requests=[resumed]))
     assert flat.prompt_targets[: flat.num_prompt_rows].tolist() == [11, 12]
 
 
@@ -141,17 +143,17 @@ def test_prompt_logprobs_of_a_resumed_request_stop_at_its_prompt() -> None:
     "bad",
     [
         Batch(step=1, chunks=[chunk(1, 3, 4, True)]),  # a token that is not known
-        Batch(step=1, chunks=[chunk(1, 0, 3, True)], seated=[seating(1, "r1", [1, 2, 3], [0])]),  # taken
-        Batch(step=1, chunks=[], seated=[seating(2, "r2", [100], [0])]),  # outside of the vocabulary
-        Batch(step=1, chunks=[], seated=[seating(2, "r2", [-1], [0])]),
-        Batch(step=1, chunks=[], seated=[seating(2, "r2", [1] * 41, [0])]),  # longer than a seat
-        Batch(step=1, chunks=[], new_blocks=[NewBlocks(1, list(range(10)))]),  # wider than a table
-        Batch(step=1, chunks=[chunk(2, 0, 5, True)], seated=[seating(2, "r2", [1] * 5, [0])]),  # no block
+        Batch(step=1, chunks=[chunk(1, 0, 3, True)], new_requests=[seating(1, "r1", [1, 2, 3], [0])]),  # taken
+        Batch(step=1, chunks=[], new_requests=[seating(2, "r2", [100], [0])]),  # outside of the vocabulary
+        Batch(step=1, chunks=[], new_requests=[seating(2, "r2", [-1], [0])]),
+        Batch(step=1, chunks=[], new_requests=[seating(2, "r2", [1] * 41, [0])]),  # longer than a seat
+        Batch(step=1, chunks=[], block_appends=[BlockAppend(1, list(range(10)))]),  # wider than a table
+        Batch(step=1, chunks=[chunk(2, 0, 5, True)], new_requests=[seating(2, "r2", [1] * 5, [0])]),  # no block
     ],
 )
 def test_batch_that_breaks_the_contract_is_an_assertion(bad: Batch) -> None:
     table = new_table()
-    table.prepare(Batch(step=0, chunks=[chunk(1, 0, 3, True)], seated=[seating(1, "r1", [1, 2, 3], [0])]))
+    table.prepare(Batch(step=0, chunks=[chunk(1, 0, 3, True)], new_requests=[seating(1, "r1", [1, 2, 3], [0])]))
     with pytest.raises(AssertionError):
         table.prepare(bad)
 
@@ -168,7 +170,7 @@ def test_ids_outside_of_the_vocabulary_are_dropped_from_lists() -> None:
         logit_bias=((99, 1.0), (100, 2.0)),
         allowed_token_ids=(0, 100),
     )
-    table.prepare(Batch(step=0, chunks=[chunk(0, 0, 1, True)], seated=[odd]))
+    table.prepare(Batch(step=0, chunks=[chunk(0, 0, 1, True)], new_requests=[odd]))
     assert table.banned_ids.ids.tolist() == [2, 5]
     assert table.logit_bias.ids.tolist() == [99]
     assert table.logit_bias.values.tolist() == [1.0]
@@ -194,7 +196,7 @@ def test_ragged_lists_are_found_by_seat_and_change_the_version() -> None:
 def test_failed_rows_are_reported_and_the_others_returned() -> None:
     table = new_table()
     seated = [seating(i, f"r{i}", [1], [i], logprobs=1 if i == 2 else None) for i in range(3)]
-    flat = table.prepare(Batch(step=0, chunks=[chunk(i, 0, 1, True) for i in range(3)], seated=seated))
+    flat = table.prepare(Batch(step=0, chunks=[chunk(i, 0, 1, True) for i in range(3)], new_requests=seated))
     results = StepResults.allocate(CONFIG)
     results.token_ids[:3] = [7, 0, 9]
     results.status[:3] = [SampleStatus.OK, SampleStatus.NO_CANDIDATE, SampleStatus.OK]

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from hotseat.core.batch import Batch, Chunk, SampledToken, Seating, StepOutput, TokenLogprobs
+from hotseat.core.batch import Batch, Chunk, NewRequest, SampledToken, StepOutput, TokenLogprobs
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine
@@ -53,7 +53,7 @@ def _byte_of(character: str) -> int:
 
 @dataclass
 class _Seat:
-    taken: Seating
+    taken: NewRequest
     token_ids: list[int]
 
 
@@ -95,7 +95,7 @@ class FakeRunner:
     def execute(self, batch: Batch) -> StepOutput:
         for request_id in batch.released_ids:
             self.released.put(request_id)
-        for seating in batch.seated:
+        for seating in batch.new_requests:
             self._seats[seating.seat] = _Seat(seating, list(seating.token_ids))
         if batch.chunks:
             self.entered.set()

@@ -4,9 +4,9 @@
     output  = runner.execute(batch)
     updates = scheduler.update(batch, output, now)
 
-A runner is stateful per *seat*: it learns all about a request once, in ``Batch.seated``, then only what
-changes (``new_blocks``), and forgets it when its id appears in ``released_ids``. In one batch a runner
-handles ``released_ids`` first, then ``seated``, then ``new_blocks``, then ``chunks``; a seat may be released
+A runner is stateful per *seat*: it learns all about a request once, in ``Batch.new_requests``, then only what
+changes (``block_appends``), and forgets it when its id appears in ``released_ids``. In one batch a runner
+handles ``released_ids`` first, then ``new_requests``, then ``block_appends``, then ``chunks``; a seat may be released
 and taken again in the same batch. The runner appends each token it samples to its own copy of the sequence, because
 the next chunk of that seat starts with it.
 """
@@ -20,14 +20,14 @@ from hotseat.core.request import FinishReason, RequestId, SamplingParams
 
 __all__ = [
     "Batch",
+    "BlockAppend",
     "Chunk",
     "Deferral",
-    "NewBlocks",
+    "NewRequest",
     "Preemption",
     "RequestUpdate",
     "Runner",
     "SampledToken",
-    "Seating",
     "StepOutput",
     "TokenLogprobs",
 ]
@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
     ``samples`` is true when the chunk reaches the end of the known tokens, so that a token is sampled
     from its last row. It is a prefill chunk while ``end`` does not exceed the tokens that were known when
-    the request was seated, else a decode; runners need not care, attention looks at ``end - start``.
+    the request was admitted, else a decode; runners need not care, attention looks at ``end - start``.
     """
 
     seat: int
@@ -51,8 +51,8 @@ class Chunk(NamedTuple):
     writes_kv: bool = True
 
 
-class Seating(NamedTuple):
-    """A request takes a seat: all that a runner must know about it."""
+class NewRequest(NamedTuple):
+    """An admitted request: all that a runner must know about it."""
 
     seat: int
     request_id: RequestId
@@ -64,7 +64,7 @@ class Seating(NamedTuple):
     eos_token_ids: frozenset[int]  # masked while fewer than params.min_tokens were sampled
 
 
-class NewBlocks(NamedTuple):
+class BlockAppend(NamedTuple):
     """Blocks appended to the table of a seat that was taken in an earlier batch."""
 
     seat: int
@@ -78,20 +78,20 @@ class Preemption(NamedTuple):
 
 class Deferral(NamedTuple):
     request_id: RequestId
-    why: str
+    reason: str
 
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """What to compute in one step, and what was decided on the way. Decode chunks come first.
+    """The work of one step, and the decisions on the way. Decode chunks come first.
 
     ``prefill_totals`` and ``admitted_ids`` … ``budget`` are for the step record only; a runner reads the other fields.
     """
 
     step: int
     chunks: list[Chunk]
-    seated: list[Seating] = field(default_factory=list)
-    new_blocks: list[NewBlocks] = field(default_factory=list)
+    new_requests: list[NewRequest] = field(default_factory=list)
+    block_appends: list[BlockAppend] = field(default_factory=list)
     released_ids: list[RequestId] = field(default_factory=list)  # ended or preempted since the last batch
     num_tokens: int = 0  # sum of end - start
     num_decodes: int = 0  # the first num_decodes chunks are decodes
@@ -102,7 +102,7 @@ class Batch:
     ended: list[RequestUpdate] = field(default_factory=list)  # ended by schedule() itself: timed out
     num_waiting: int = 0
     blocks_used: int = 0  # held by running requests; blocks_used + blocks_free is the whole pool
-    blocks_cached: int = 0  # those of the free blocks that hold content which a prefix hit can still use
+    blocks_cached: int = 0  # those of the free blocks that a prefix hit can still use
     blocks_free: int = 0
     budget: int = 0  # tokens offered to this step
 
@@ -128,7 +128,7 @@ class SampledToken(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class StepOutput:
-    """What a runner returns: one entry per chunk with ``samples``, in batch order, less the failed ones."""
+    """A runner's result: one entry per chunk with ``samples``, in batch order, less the failed ones."""
 
     sampled: list[SampledToken]
     # Requests that failed by themselves (for example: logits are not finite); the others are unharmed.

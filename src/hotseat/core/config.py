@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from hotseat.errors import ConfigError
 
-__all__ = ["BATCHING_MODES", "SchedulerConfig", "parse_tenant_weights"]
+__all__ = ["BATCHING_MODES", "CAPACITY_POLICIES", "SchedulerConfig", "parse_tenant_weights"]
 
 BATCHING_MODES = ("continuous", "static", "dynamic")
+CAPACITY_POLICIES = ("max-utilization", "no-evict")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class SchedulerConfig:
     )
     aging_s: float | None = field(
         default=None,
-        metadata={"help": "priority, sjf, deadline: who waits gains a level each such span; none: never"},
+        metadata={"help": "priority, sjf, deadline: a waiting request gains a level each such span; none: never"},
     )
     default_deadline_ms: float = field(
         default=1000.0, metadata={"help": "deadline: milliseconds to the first token for requests that name none"}
@@ -82,6 +83,14 @@ class SchedulerConfig:
     max_times_passed: int = field(
         default=32, metadata={"help": "how often later requests may pass one whose KV blocks do not fit"}
     )
+    capacity_policy: str = field(
+        default="max-utilization",
+        metadata={
+            "help": "max-utilization (admit what fits now, preempt when blocks run out) or no-evict (reserve prompt "
+            "and max_tokens at admission: no request is preempted for blocks)",
+            "choices": CAPACITY_POLICIES,
+        },
+    )
     watermark: float = field(
         default=0.01, metadata={"help": "part of the KV blocks that admissions leave free for running requests to grow"}
     )
@@ -103,6 +112,8 @@ class SchedulerConfig:
         _check(
             self.batching in BATCHING_MODES, "batching", f"must be one of {', '.join(BATCHING_MODES)}", self.batching
         )
+        capacity = self.capacity_policy
+        _check(capacity in CAPACITY_POLICIES, "capacity_policy", f"must be {' or '.join(CAPACITY_POLICIES)}", capacity)
         self._check_against_seats()
         parse_tenant_weights(self.tenant_weights)
 
@@ -116,8 +127,16 @@ class SchedulerConfig:
 
     @property
     def short_prefill_tokens(self) -> int:
-        """Return the length up to which a prompt counts as short beside a long one: what two steps' shares hold."""
-        return int(2 * self.max_num_batched_tokens * self.short_prefill_share)
+        """Return the length up to which a prompt counts as short beside a long one: what two steps' shares hold.
+
+        The share is one of the tokens that are left when every seat decodes, so decodes cannot shrink it.
+        """
+        return 2 * int((self.max_num_batched_tokens - self.max_num_seqs) * self.short_prefill_share)
+
+    @property
+    def reserves_all(self) -> bool:
+        """Tell whether an admission reserves the blocks of all that a request may generate."""
+        return self.capacity_policy == "no-evict"
 
     @property
     def watermark_blocks(self) -> int:

@@ -1,4 +1,4 @@
-"""What happened in a step: one compact value, read by metrics, timeline, traces and simulator alike."""
+"""Step records and counts: compact values that metrics, timeline, traces and simulator read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hotseat.core.batch import Chunk, Deferral, Preemption
 from hotseat.core.request import FinishReason, RequestId
 
-__all__ = ["Scheduled", "StepRecord"]
+__all__ = ["Scheduled", "SchedulerStats", "StepRecord"]
 
 
 class Scheduled(NamedTuple):
@@ -23,7 +23,7 @@ class Scheduled(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """One step. ``blocks_used + blocks_free`` is the whole pool; ``blocks_cached`` of the free ones hold content."""
+    """One step. ``blocks_used + blocks_free`` is the whole pool; ``blocks_cached`` of the free ones can be hit."""
 
     step: int
     start_s: float
@@ -47,8 +47,27 @@ class StepRecord(NamedTuple):
         return sum(chunk.end - chunk.start for chunk in self.chunks)
 
     def scheduled(self) -> Iterator[Scheduled]:
-        """Yield who computed what, decodes first."""
+        """Yield the computed chunks, decodes first."""
         for chunk in self.chunks[: self.num_decodes]:
             yield Scheduled(chunk.seat, chunk.request_id, chunk.start, chunk.end, "decode", chunk.end)
         for chunk, total in zip(self.chunks[self.num_decodes :], self.prefill_totals, strict=True):
             yield Scheduled(chunk.seat, chunk.request_id, chunk.start, chunk.end, "prefill", total)
+
+
+class SchedulerStats(NamedTuple):
+    """The scheduler's present counts, and its totals since it was made. A tuple, because every step makes one."""
+
+    num_running: int
+    num_waiting: int
+    num_queued_tokens: int  # prompt tokens of the requests that never had a seat
+    num_seats: int
+    blocks_used: int  # blocks_used + blocks_free is the whole pool
+    blocks_cached: int  # of the free ones: can be hit
+    blocks_free: int
+    num_preemptions: int
+    num_evictions: int
+    num_steps: int
+    num_prompt_tokens: int  # of the requests that were admitted, and how many of these came from the prefix cache
+    num_cached_tokens: int
+    num_missed_deadlines: int  # deadline: requests whose first token could not be in time any more
+    step_time_error: float | None  # with a latency target: mean of |predicted - taken| / taken

@@ -1,22 +1,22 @@
-"""Where a request is, what binds it, and for how long each reason has.
+"""Explanations: the state of a request, what it waits for and how long it has waited for each reason.
 
-Nobody touches a waiting request to note that it still waits. What holds up the queue as a whole is kept in one
-``QueueClock``; a request notes its reading on joining, and the difference is its share. Only a request with a reason
-of its own (its blocks do not fit, it waits for another's prefix) has a span of its own.
+A waiting request is not touched to note that it still waits. The reason of the queue as a whole is kept in one
+``WaitTimes``; a request notes its totals when it is enqueued, and the difference is its share. Only a request with a
+reason of its own (its blocks do not fit, a prefix is in flight) has a span of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotseat.core.request import FinishReason, Request, RequestId, RequestStatus, Wait
+from hotseat.core.request import BlockReason, FinishReason, Request, RequestId, RequestStatus, Wait
 
-__all__ = ["Explanation", "FinishedRequest", "QueueClock", "explain_finished", "explain_running", "explain_waiting"]
+__all__ = ["Explanation", "FinishedRequest", "WaitTimes", "explain_finished", "explain_running", "explain_waiting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The answer to: where is my request, and why?"""
+    """The state of a request that waits or runs."""
 
     request_id: RequestId
     status: RequestStatus
@@ -39,7 +39,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRequest:
-    """The answer to: what became of my request? Instants are those of the step records' clock."""
+    """The history of a request that ended. Instants are those of the step records' clock."""
 
     request_id: RequestId
     status: RequestStatus
@@ -60,64 +60,63 @@ class FinishedRequest:
     preempted_by: tuple[str, ...]  # the last causes
 
 
-class QueueClock:
-    """How long the queue as a whole was held up, by reason."""
+class WaitTimes:
+    """Accounting of waiting times: the seconds that the queue as a whole has waited for each reason."""
 
     def __init__(self) -> None:
-        self.reason = "next step"
+        self.reason = BlockReason.NEXT_STEP
         self._since = 0.0
         self._spent: dict[str, float] = {}
 
-    def turn(self, reason: str, now: float) -> None:
-        """Note what holds up the queue from ``now`` on."""
-        if reason != self.reason:
-            self._spent[self.reason] = self._spent.get(self.reason, 0.0) + now - self._since
+    def set_reason(self, reason: BlockReason, now: float) -> None:
+        """Note what the queue waits for from ``now`` on."""
+        if reason is not self.reason:
+            self._spent = self.totals(now)
             self.reason, self._since = reason, now
 
-    def read(self, now: float) -> dict[str, float]:
+    def totals(self, now: float) -> dict[str, float]:
         """Return the seconds of each reason until ``now``."""
         spent = dict(self._spent)
-        spent[self.reason] = spent.get(self.reason, 0.0) + now - self._since
+        spent[self.reason.value] = spent.get(self.reason.value, 0.0) + now - self._since
         return spent
 
-    def start(self, wait: Wait, now: float, reason: str = "") -> None:
-        """Start a span of ``wait``: for ``reason``, or for whatever holds up the queue."""
-        wait.reason, wait.since = reason, now
-        wait.mark = {} if reason else self.read(now)
+    def start(self, wait: Wait, now: float, reason: BlockReason | None = None) -> None:
+        """Start a span of ``wait``: for a ``reason`` of its own, or for whatever the queue waits for."""
+        wait.reason, wait.since, wait.detail = reason, now, ""
+        wait.baseline = {} if reason else self.totals(now)
 
     def stop(self, wait: Wait, now: float) -> None:
         """Add the present span of ``wait`` to what it has spent."""
         wait.spent = self.spent(wait, now)
-        wait.since, wait.mark = now, self.read(now)
+        wait.since, wait.baseline = now, self.totals(now)
 
     def spent(self, wait: Wait, now: float) -> dict[str, float]:
         """Return the seconds that ``wait`` has spent by reason, the present span included."""
         spent = dict(wait.spent)
         if wait.reason:
-            kind = wait.reason.partition(":")[0]
-            spent[kind] = spent.get(kind, 0.0) + now - wait.since
+            spent[wait.reason.value] = spent.get(wait.reason.value, 0.0) + now - wait.since
             return spent
-        for kind, seconds in self.read(now).items():
-            share = seconds - wait.mark.get(kind, 0.0)
+        for reason, seconds in self.totals(now).items():
+            share = seconds - wait.baseline.get(reason, 0.0)
             if share > 0:
-                spent[kind] = spent.get(kind, 0.0) + share
+                spent[reason] = spent.get(reason, 0.0) + share
         return spent
 
 
 def explain_waiting(
-    request: Request, now: float, clock: QueueClock, *, num_ahead: int, blocks_free: int, num_free_seats: int
+    request: Request, now: float, times: WaitTimes, *, num_ahead: int, blocks_free: int, num_free_seats: int
 ) -> Explanation:
     """Explain a request that holds no seat."""
     wait = request.wait
-    held_up = f"the queue waits for: {clock.reason}"
+    queue = f"the queue waits for: {times.reason.value}"
     needs_blocks = wait.needs_blocks or None
-    if wait.leader is not None:
-        reason = wait.reason
+    if wait.owner is not None:
+        reason = wait.own_reason
     elif needs_blocks:
-        reason = f"blocks: needs {needs_blocks}, {blocks_free} free; {held_up}"
+        reason = f"blocks: needs {needs_blocks}, {blocks_free} free; {queue}"
     else:
-        reason = f"policy: {num_ahead} ahead; {held_up}" if num_ahead else f"first in the queue; {held_up}"
-    return _explanation(request, reason, num_ahead, needs_blocks, blocks_free, num_free_seats, clock.spent(wait, now))
+        reason = f"policy: {num_ahead} ahead; {queue}" if num_ahead else f"first in the queue; {queue}"
+    return _explanation(request, reason, num_ahead, needs_blocks, blocks_free, num_free_seats, times.spent(wait, now))
 
 
 def explain_running(request: Request, *, blocks_free: int, num_free_seats: int) -> Explanation:

@@ -1,4 +1,4 @@
-"""What must always hold between the scheduler's books."""
+"""Invariants between the scheduler's books, for tests and for after a failure."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def _check_running(request: Request, running: RunningSet) -> None:
     if request.id in running.decoding:
         assert lacks == 1, f"{request.id} decodes and lacks {lacks} tokens"
         is_full = request.num_computed_tokens == request.capacity
-        assert not is_full or request in running.full, f"{request.id} is full and nobody will give it a block"
+        assert not is_full or request in running.full, f"{request.id} is full and not listed to get a block"
     else:
         assert request.num_tokens <= request.capacity, f"{request.id} was admitted without all of its blocks"

@@ -1,4 +1,4 @@
-"""What is refused at the door, and who has waited too long."""
+"""Admission limits and time-outs of requests and of the queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Limits:
         self.has_timeouts = config.queue_timeout_s is not None or config.request_timeout_s is not None
         self._num_alive = 0
         self._config = config
-        self._queued: list[tuple[float, int, Request]] = []  # by arrival; who left is dropped when it comes up
+        self._queued: list[
+            tuple[float, int, Request]
+        ] = []  # by arrival; dropped when they come up after they left
         self._alive: list[tuple[float, int, Request]] = []
 
     def check_fits(self, request: Request) -> None:
@@ -52,7 +54,7 @@ class Limits:
             )
 
     def check_room(self, request: Request, num_free_seats: int) -> None:
-        """Refuse what would wait in a queue that is at its limit; who finds a free seat does not wait.
+        """Refuse what would wait in a queue that is at its limit; a request that finds a free seat does not wait.
 
         Raises:
             QueueFullError: too many requests, or too many of their tokens, wait.
@@ -76,7 +78,7 @@ class Limits:
                 f"max_num_queued_tokens = {max_tokens}; try again later"
             )
 
-    def joined(self, request: Request) -> None:
+    def add(self, request: Request) -> None:
         """Count a request that arrived."""
         self.num_queued += 1
         self.num_queued_tokens += len(request.prompt_token_ids)
@@ -104,8 +106,8 @@ class Limits:
             heapq.heappop(queued)
         return queued[0][0] if queued else None
 
-    def overdue(self, now: float) -> list[tuple[Request, str]]:
-        """Return who has waited or lived too long, and which option says so. The caller ends them."""
+    def timed_out(self, now: float) -> list[tuple[Request, str]]:
+        """Return requests that waited or lived too long, each with the option that says so. The caller ends them."""
         config, found = self._config, []
         if config.queue_timeout_s is not None:
             while (oldest := self.oldest_queued_at()) is not None and now >= oldest + config.queue_timeout_s:
@@ -119,7 +121,7 @@ class Limits:
         return found
 
     def next_at(self) -> float | None:
-        """Return when somebody will be overdue."""
+        """Return when the next request will have timed out."""
         times = []
         if self._config.queue_timeout_s is not None and (oldest := self.oldest_queued_at()) is not None:
             times.append(oldest + self._config.queue_timeout_s)

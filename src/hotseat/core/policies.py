@@ -1,9 +1,10 @@
-"""The policies that weigh more than arrival and priority: shortest job, fair share, deadline."""
+"""Policies that weigh more than arrival and priority: shortest job, fair share, deadline."""
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 
 from hotseat.core.batch import Batch
 from hotseat.core.config import SchedulerConfig, parse_tenant_weights
@@ -11,15 +12,15 @@ from hotseat.core.policy import Fcfs, Key, Policy, Priority
 from hotseat.core.request import Request
 from hotseat.errors import ConfigError
 
-__all__ = ["Deadline", "Fair", "Sjf", "policy_for"]
+__all__ = ["BUILT_IN", "Deadline", "Fair", "Sjf", "policy_for"]
 
 PROMPT_WEIGHT = 1.0  # service of a prompt token, and of an output token, as in the VTC paper
 OUTPUT_WEIGHT = 2.0
-RESUMES, IN_TIME, HOPELESS = 0.0, 1.0, math.inf  # of a deadline
+RESUMES, IN_TIME, MISSED = 0.0, 1.0, math.inf  # of a deadline
 SMOOTHING = 0.05  # weight of the newest observation in a running mean
 
 
-class Sjf:
+class Sjf(Policy):
     """Shortest job first: prompt left and output expected. The expectation is the mean of those that ended.
 
     With ``aging_s`` a waiting request gains one level each such span; a level is half the work.
@@ -27,7 +28,7 @@ class Sjf:
 
     def __init__(self, aging_s: float | None = None) -> None:
         self._aging_s = aging_s
-        self._mean_output = math.inf  # nobody ended yet: what a request asks for at most is the best guess
+        self._mean_output = math.inf  # none ended yet: what a request asks for at most is the best guess
         self._num_ended = 0
 
     def key(self, request: Request, now: float) -> Key:
@@ -37,12 +38,6 @@ class Sjf:
         if self._aging_s is None:
             return (level, request.arrived_at)
         return (level + request.arrived_at / self._aging_s, request.arrived_at)
-
-    def may_preempt(self, waiting: Request, running: Request) -> bool:
-        return False
-
-    def charge(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
-        """Nothing to note."""
 
     def ended(self, request: Request) -> None:
         length = len(request.output_token_ids)
@@ -54,16 +49,13 @@ class Sjf:
         else:
             self._mean_output += max(SMOOTHING, 1 / self._num_ended) * (length - self._mean_output)
 
-    def stepped(self, batch: Batch, duration_s: float) -> None:
-        """Nothing to note."""
 
-
-class Fair:
+class Fair(Policy):
     """Fair share by virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024).
 
     A tenant's counter grows by the service it gets, prompt tokens and twice the output tokens, divided by its
     weight; the tenant with the smallest counter goes first. A tenant that comes back is lifted to the smallest counter
-    of those that wait, or to the last that waited, so nobody saves service up. Two tenants that always wait
+    of those that wait, or to the last that waited, so that service cannot be saved up. Two tenants that always wait
     differ by at most 2 · max(longest prompt, 2 · tokens in the KV cache).
     """
 
@@ -73,12 +65,6 @@ class Fair:
         self._num_waiting: dict[str, int] = {}
         self._least: list[tuple[float, str]] = []  # of the waiting tenants; a number may be too small, never too large
         self._last = ""  # the tenant that waited last
-
-    def key(self, request: Request, now: float) -> Key:
-        return (request.arrived_at,)
-
-    def may_preempt(self, waiting: Request, running: Request) -> bool:
-        return False
 
     def group(self, request: Request) -> str:
         return request.tenant
@@ -106,19 +92,13 @@ class Fair:
                 self._last = tenant
 
     def may_pass(self, short: Request, long: Request) -> bool:
-        """Passing is service too: it is for those who have not had more than the one who is passed."""
+        """Passing is service too: it is for tenants that have not had more than the one that is passed."""
         return self.group_key(short.tenant) <= self.group_key(long.tenant)
 
     def charge(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
         tenant = request.tenant
         service = PROMPT_WEIGHT * num_prefill_tokens + OUTPUT_WEIGHT * num_output_tokens
         self._counters[tenant] = self.group_key(tenant) + service / self._weights.get(tenant, 1.0)
-
-    def ended(self, request: Request) -> None:
-        """Nothing to note."""
-
-    def stepped(self, batch: Batch, duration_s: float) -> None:
-        """Nothing to note."""
 
     def _least_counter(self, newcomer: str) -> float:
         """Return the smallest counter of the tenants that waited before ``newcomer``, or the last one's."""
@@ -147,14 +127,15 @@ class Fair:
             heapq.heapify(self._least)
 
 
-class Deadline:
-    """Earliest deadline for the first token first, as long as the prefill can still make it; hopeless ones last.
+class Deadline(Policy):
+    """Earliest deadline for the first token first, as long as the prefill can still make it; late ones last.
 
-    With ``aging_s`` a hopeless one is due again after such a span, so nobody starves.
+    With ``aging_s`` a late one is due again after such a span, so no request starves.
     """
 
+    uses_deadline = True
+
     def __init__(self, default_deadline_s: float, aging_s: float | None = None) -> None:
-        self.num_hopeless = 0
         self._default_deadline_s = default_deadline_s
         self._aging_s = aging_s
         self._s_per_token = 0.0  # of a prefill
@@ -166,16 +147,7 @@ class Deadline:
 
     def key_at_head(self, request: Request, now: float) -> Key:
         key = request.wait.key
-        return self._key(request, now) if key[0] == IN_TIME and key[-1] != HOPELESS else key
-
-    def may_preempt(self, waiting: Request, running: Request) -> bool:
-        return False
-
-    def charge(self, request: Request, num_prefill_tokens: int, num_output_tokens: int) -> None:
-        """Nothing to note."""
-
-    def ended(self, request: Request) -> None:
-        """Nothing to note."""
+        return self._key(request, now) if key[0] == IN_TIME and key[-1] != MISSED else key
 
     def stepped(self, batch: Batch, duration_s: float) -> None:
         num_prefill_tokens = batch.num_tokens - batch.num_decodes
@@ -191,10 +163,19 @@ class Deadline:
             deadline_at = request.arrived_at + self._default_deadline_s
         if now + request.num_tokens * self._s_per_token <= deadline_at:
             return (IN_TIME, deadline_at)
-        self.num_hopeless += 1
+        self.num_missed_deadlines += 1
         if self._aging_s is None:
-            return (HOPELESS, request.arrived_at)
-        return (IN_TIME, max(now, deadline_at) + self._aging_s, HOPELESS)
+            return (MISSED, request.arrived_at)
+        return (IN_TIME, max(now, deadline_at) + self._aging_s, MISSED)
+
+
+BUILT_IN: dict[str, Callable[[SchedulerConfig], Policy]] = {
+    "fcfs": lambda config: Fcfs(),
+    "priority": lambda config: Priority(config.aging_s),
+    "sjf": lambda config: Sjf(config.aging_s),
+    "fair": lambda config: Fair(parse_tenant_weights(config.tenant_weights)),
+    "deadline": lambda config: Deadline(config.default_deadline_ms / 1000, config.aging_s),
+}
 
 
 def policy_for(config: SchedulerConfig) -> Policy:
@@ -203,16 +184,8 @@ def policy_for(config: SchedulerConfig) -> Policy:
     Raises:
         ConfigError: there is none of that name.
     """
-    match config.scheduling_policy:
-        case "fcfs":
-            return Fcfs()
-        case "priority":
-            return Priority(config.aging_s)
-        case "sjf":
-            return Sjf(config.aging_s)
-        case "fair":
-            return Fair(parse_tenant_weights(config.tenant_weights))
-        case "deadline":
-            return Deadline(config.default_deadline_ms / 1000, config.aging_s)
-    names = "fcfs, priority, sjf, fair, deadline"
-    raise ConfigError(f"scheduling_policy must be {names} or module:Class, not {config.scheduling_policy!r}")
+    make = BUILT_IN.get(config.scheduling_policy)
+    if make is None:
+        names = ", ".join(BUILT_IN)
+        raise ConfigError(f"scheduling_policy must be {names} or module:Class, not {config.scheduling_policy!r}")
+    return make(config)

@@ -1,12 +1,16 @@
-"""Who can reuse which blocks, who is computing what, and who waits for that.
+"""Prefix caching: which blocks a request can reuse, and which are being computed by another one.
 
-    contents of a request   c0      c1      c2      c3          one a full block, chained by uid
-                            hit     hit     claim   claim       hits are in the pool's index;
-                                                                claims say: I am computing this
+    block table of a request      [0, 16)   [16, 32)   [32, 48)   [48, 64)   [64, 71)
+                                   hit       hit        in flight  in flight  not full
+                                   └─ shared, read only └─ computed by this request, its own until freed
 
-A content enters the index when it *has been computed*, in ``computed``, never when it is planned: a step that fails
-leaves nothing valid-looking behind. Until then a claim on it lets a second request with the same prefix wait
-for the first (its leader) instead of computing it again.
+    hits        in the pool's index, from the first block on: referenced, never written
+    in flight   full blocks that this request is going to compute; a second request with the same prefix waits for
+                them (this request is their *owner*) instead of computing them again
+    not full    the tail; no key names it, so it is shared by no other request
+
+A block enters the index when it *has been computed*, in ``index_computed``, never when it is planned: a step that fails
+leaves nothing valid-looking behind. Whoever holds a reference frees it: ``BlockPool.free`` of the whole table.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 from itertools import count
 from typing import NamedTuple
 
-from hotseat.core.block_pool import Block, BlockPool, Content, ContentKey
+from hotseat.core.block_pool import Block, BlockKey, BlockPool, PrefixNode
 from hotseat.core.request import Request
 from hotseat.core.running import RunningSet
 
@@ -22,11 +26,11 @@ __all__ = ["Match", "PrefixCache"]
 
 
 class Match(NamedTuple):
-    """What the cache has for a request."""
+    """The part of a request's sequence that is cached or in flight."""
 
     blocks: list[Block]  # hits, from the first block on
-    leader: Request | None = None  # is computing the block after them
-    num_awaited: int = 0  # tokens that the leader must have computed before all that it shares is there
+    owner: Request | None = None  # computes the block after them
+    num_awaited: int = 0  # tokens that the owner must have computed before all that it shares is there
 
 
 class PrefixCache:
@@ -36,12 +40,12 @@ class PrefixCache:
         self._pool = pool
         self._block_size = block_size
         self._is_enabled = is_enabled
-        self._uids = count()
-        self._claims: dict[ContentKey, tuple[Content, Request]] = {}
+        self._ids = count()
+        self._in_flight: dict[BlockKey, tuple[PrefixNode, Request]] = {}
 
     def match(self, request: Request) -> Match:
-        """Return the blocks that hold the beginning of ``request``, and who computes what comes after them."""
-        if not self._is_enabled or request.gathered_logprobs is not None:
+        """Return the blocks that hold the beginning of ``request``, and the owner of what comes after them."""
+        if not self._is_enabled or request.collected_logprobs is not None:
             return Match([])  # prompt log-probabilities need every row to be computed
         blocks: list[Block] = []
         parent: int | str = request.cache_salt
@@ -51,68 +55,67 @@ class PrefixCache:
             if block is None:
                 break
             blocks.append(block)
-            assert block.content is not None, f"{block!r} is in the index without content"
-            parent = block.content.uid
-        leader, num_shared = self._follow_claims(slices, len(blocks), parent)
-        return Match(blocks, leader, num_shared * self._block_size)
+            assert block.node is not None, f"{block!r} was found without a node"
+            parent = block.node.id
+        owner, num_shared = self._match_in_flight(slices, len(blocks), parent)
+        return Match(blocks, owner, num_shared * self._block_size)
 
-    def claim(self, request: Request, hits: list[Block]) -> None:
-        """Note that ``request``, which was given ``hits``, computes the rest of its full blocks."""
+    def register(self, request: Request, hits: list[Block]) -> None:
+        """Note that ``request``, which was given ``hits``, is going to compute the rest of its full blocks."""
         if not self._is_enabled:
             return
-        contents = request.contents = [block.content for block in hits if block.content is not None]
-        assert len(contents) == len(hits), f"{request.id} was given a block without content"
+        nodes = request.nodes = [block.node for block in hits if block.node is not None]
+        assert len(nodes) == len(hits), f"{request.id} was given a block that is not indexed"
         for tokens in self._slices(request, request.num_tokens)[len(hits) :]:
             key = (self._parent(request), tokens)
-            content = self._known(key)
-            if content is None:
-                content = Content(key, next(self._uids))
-                self._claims[key] = (content, request)
-            contents.append(content)
+            node = self._known(key)
+            if node is None:
+                node = PrefixNode(key, next(self._ids))
+                self._in_flight[key] = (node, request)
+            nodes.append(node)
 
-    def computed(self, request: Request, start: int) -> list[Request]:
-        """Index the blocks that were filled since ``start`` tokens were computed; return who waited for them."""
+    def index_computed(self, request: Request, start: int) -> list[Request]:
+        """Index the blocks that were filled since ``start`` tokens were computed; return those who waited for them."""
         if not self._is_enabled:
             return []
         end = request.num_computed_tokens
         first = max(start, request.num_shared_tokens) // self._block_size
         for index in range(first, end // self._block_size):
-            content = self._content(request, index)
-            self._pool.record(request.blocks[index], content)
-            self._drop_claim(content, request)
-        return self._wake(request, end) if request.followers else []
+            node = self._node(request, index)
+            self._pool.record(request.blocks[index], node)
+            self._unregister(node, request)
+        return self._served(request, end) if request.waiters else []
 
     def release(self, request: Request) -> list[Request]:
-        """Drop the claims of a request that leaves its seat; return who waited for it."""
-        for content in request.contents[request.num_computed_tokens // self._block_size :]:
-            self._drop_claim(content, request)
-        request.contents = []
-        followers, request.followers = request.followers, []
-        return [follower for _, follower in followers]
+        """Withdraw what a request that loses its seat was going to compute; return those who waited for it."""
+        for node in request.nodes[request.num_computed_tokens // self._block_size :]:
+            self._unregister(node, request)
+        request.nodes = []
+        return [waiter for _, waiter in request.waiters.values()]
 
     def check_invariants(self, running: RunningSet) -> None:
-        """Assert that only running requests claim, and only what they have not computed."""
-        open_uids = {
-            request.id: {content.uid for content in request.contents[request.num_computed_tokens // self._block_size :]}
+        """Assert that only running requests have blocks in flight, and only such as they have not computed."""
+        open_ids = {
+            request.id: {node.id for node in request.nodes[request.num_computed_tokens // self._block_size :]}
             for request in running.requests.values()
         }
-        for content, request in self._claims.values():
-            assert running.requests.get(request.id) is request, f"{request.id} has a claim and no seat"
-            assert content.uid in open_uids[request.id], f"{request.id} claims what it has computed"
+        for node, request in self._in_flight.values():
+            assert running.requests.get(request.id) is request, f"{request.id} has a block in flight and no seat"
+            assert node.id in open_ids[request.id], f"{request.id} has computed a block that is in flight"
 
-    def _follow_claims(
+    def _match_in_flight(
         self, slices: list[tuple[int, ...]], num_hits: int, parent: int | str
     ) -> tuple[Request | None, int]:
-        """Return who computes the block after the hits, and how many blocks will be there with all that is shared."""
-        leader: Request | None = None
+        """Return the owner of the block after the hits, and how many blocks will be there with all that is shared."""
+        owner: Request | None = None
         num_shared = num_hits
         while num_shared < len(slices):
-            claim = self._claims.get((parent, slices[num_shared]))
-            if claim is None or leader not in (None, claim[1]):
+            in_flight = self._in_flight.get((parent, slices[num_shared]))
+            if in_flight is None or owner not in (None, in_flight[1]):
                 break
-            parent, leader = claim[0].uid, claim[1]
+            parent, owner = in_flight[0].id, in_flight[1]
             num_shared += 1
-        return leader, num_shared
+        return owner, num_shared
 
     def _slices(self, request: Request, num_tokens: int) -> list[tuple[int, ...]]:
         """Return the first ``num_tokens`` tokens cut into full blocks; cut once and kept."""
@@ -122,12 +125,12 @@ class PrefixCache:
             slices.extend(tuple(tokens[i : i + size]) for i in range(len(slices) * size, num_tokens - size + 1, size))
         return slices
 
-    def _content(self, request: Request, index: int) -> Content:
-        contents = request.contents
-        while len(contents) <= index:  # output filled a block
-            key = (self._parent(request), self._next_slice(request, len(contents)))
-            contents.append(self._known(key) or Content(key, next(self._uids)))
-        return contents[index]
+    def _node(self, request: Request, index: int) -> PrefixNode:
+        nodes = request.nodes
+        while len(nodes) <= index:  # output filled a block
+            key = (self._parent(request), self._next_slice(request, len(nodes)))
+            nodes.append(self._known(key) or PrefixNode(key, next(self._ids)))
+        return nodes[index]
 
     def _next_slice(self, request: Request, index: int) -> tuple[int, ...]:
         if index < len(request.slices):
@@ -139,22 +142,19 @@ class PrefixCache:
         return self._slices(request, (index + 1) * self._block_size)[index]
 
     def _parent(self, request: Request) -> int | str:
-        return request.contents[-1].uid if request.contents else request.cache_salt
+        return request.nodes[-1].id if request.nodes else request.cache_salt
 
-    def _known(self, key: ContentKey) -> Content | None:
+    def _known(self, key: BlockKey) -> PrefixNode | None:
         block = self._pool.find(key)
         if block is not None:
-            return block.content
-        claim = self._claims.get(key)
-        return claim[0] if claim else None
+            return block.node
+        in_flight = self._in_flight.get(key)
+        return in_flight[0] if in_flight else None
 
-    def _drop_claim(self, content: Content, request: Request) -> None:
-        claim = self._claims.get(content.key)
-        if claim is not None and claim[1] is request:
-            del self._claims[content.key]
+    def _unregister(self, node: PrefixNode, request: Request) -> None:
+        in_flight = self._in_flight.get(node.key)
+        if in_flight is not None and in_flight[1] is request:
+            del self._in_flight[node.key]
 
-    def _wake(self, leader: Request, num_computed: int) -> list[Request]:
-        woken = [follower for awaited, follower in leader.followers if awaited <= num_computed]
-        if woken:
-            leader.followers = [pair for pair in leader.followers if pair[0] > num_computed]
-        return woken
+    def _served(self, owner: Request, num_computed: int) -> list[Request]:
+        return [waiter for num_awaited, waiter in owner.waiters.values() if num_awaited <= num_computed]

@@ -1,4 +1,4 @@
-"""A request and where it stands."""
+"""A request, its state and its place in the queue."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NewType
 from hotseat.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS, SamplingParams
 
 if TYPE_CHECKING:
-    from hotseat.core.block_pool import Block, Content
+    from hotseat.core.block_pool import Block, PrefixNode
 
 __all__ = [
     "MAX_LOGIT_BIAS",
     "MAX_LOGPROBS",
     "MAX_N",
     "MAX_STOP_STRINGS",
+    "BlockReason",
     "FinishReason",
     "Request",
     "RequestId",
@@ -27,7 +28,7 @@ __all__ = [
 
 RequestId = NewType("RequestId", str)
 
-NUM_REMEMBERED = 8  # who passed or preempted a request: the last so many are kept for explain
+NUM_REMEMBERED = 8  # the last that passed or preempted a request are kept for explain
 
 
 class RequestStatus(enum.Enum):
@@ -45,7 +46,7 @@ TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
 
 
 class FinishReason(enum.Enum):
-    """Why a request ended; the value is the word in metrics and step records."""
+    """The cause of a request's end; the value is the word in metrics and step records."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -54,25 +55,43 @@ class FinishReason(enum.Enum):
     TIMEOUT = "timeout"
 
 
+class BlockReason(enum.Enum):
+    """The condition that keeps waiting requests from a seat; the value is the word in records and explanations."""
+
+    NEXT_STEP = "next step"
+    SEATS = "seats"
+    BLOCKS = "blocks"
+    PREFIX = "prefix"
+    BUDGET = "budget"
+    PREEMPTION = "preemption"
+    BATCHING = "batching"
+
+
 @dataclass(slots=True, kw_only=True)
 class Wait:
-    """What is known of a request's place in the queue; kept over preemptions."""
+    """A request's place in the queue and its waiting times; kept over preemptions."""
 
     key: tuple[float, ...] = ()  # its place in the policy's order
-    group: str = ""  # requests of one group are ordered among themselves, see policy.Grouping
-    lane: int = 0  # class of length, see waiting.py
-    ticket: Any = None  # its entry in the lane's heap; None while it is not there
+    group: str = ""  # requests of one group are ordered among themselves, see Policy.group
+    bucket: int = 0  # class of length, see waiting.py
+    heap_entry: Any = None  # in the bucket's heap; None while it is deferred or runs
     needs_blocks: int = 0  # free blocks that it lacked when it was last looked at
-    leader: Request | None = None  # computes the prefix that it waits for
+    owner: Request | None = None  # computes the prefix that it waits for
     times_passed: int = 0  # by later ones, while its blocks did not fit; reset when it starts
     num_passed: int = 0  # the same, never reset
     passed_by: deque[RequestId] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
     preempted_by: deque[str] = field(default_factory=lambda: deque(maxlen=NUM_REMEMBERED))
-    # How long it waited for what, see explain.py:
-    reason: str = ""  # its own reason; empty: whatever holds up the queue as a whole
+    # Waiting times by reason, see explain.WaitTimes:
+    reason: BlockReason | None = None  # its own reason; None: that of the queue as a whole
+    detail: str = ""  # of its own reason
     since: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
-    mark: dict[str, float] = field(default_factory=dict)
+    baseline: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def own_reason(self) -> str:
+        """Return its own reason with its detail; empty when it waits for what the queue waits for."""
+        return f"{self.reason.value}: {self.detail}" if self.reason else ""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -103,7 +122,7 @@ class Request:
     admitted_at: float | None = None  # first time that it took a seat
     first_token_at: float | None = None
     finished_at: float | None = None
-    # The scheduler's books; nobody else reads them:
+    # The scheduler's own books:
     serial: int = -1  # order of arrival; breaks ties
     end_at: int = 0  # num_tokens at which it ends by length
     ends_on: frozenset[int] = frozenset()  # EOS and stop ids
@@ -112,10 +131,11 @@ class Request:
     is_long: bool = False  # its prefill exceeded one step's budget when it took its seat
     blocks: list[Block] = field(default_factory=list, repr=False)
     capacity: int = 0  # tokens that fit in its blocks
-    contents: list[Content] = field(default_factory=list, repr=False)  # of its full blocks, known so far
+    nodes: list[PrefixNode] = field(default_factory=list, repr=False)  # of its full blocks, known so far
     slices: list[tuple[int, ...]] = field(default_factory=list, repr=False)  # its tokens, cut into full blocks
-    followers: list[tuple[int, Request]] = field(default_factory=list, repr=False)  # wait until so many are computed
-    gathered_logprobs: list[Any] | None = field(default=None, repr=False)  # of the prompt; None: unwanted, or sent
+    waiters: dict[int, tuple[int, Request]] = field(default_factory=dict, repr=False)  # serial → (num_awaited, request)
+    best_waiter: Request | None = field(default=None, repr=False)  # the first of them in the policy's order
+    collected_logprobs: list[Any] | None = field(default=None, repr=False)  # of the prompt; None: unwanted, or sent
     wait: Wait = field(default_factory=Wait, repr=False)
 
     @property

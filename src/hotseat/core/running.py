@@ -1,4 +1,4 @@
-"""Who holds a seat, and how far each has come."""
+"""The running requests: seats, block tables, prefill and decode."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunningSet:
     def num_free_seats(self) -> int:
         return len(self._free_seats)
 
-    def sit(self, request: Request, hits: list[Block], count: int) -> None:
+    def admit(self, request: Request, hits: list[Block], count: int) -> None:
         """Give ``request`` a seat and a table of its ``hits`` and ``count`` blocks more; there must be enough."""
         self._pool.touch(hits)  # first, so that allocate cannot evict one of them
         blocks = self._pool.allocate(count)
@@ -56,7 +56,7 @@ class RunningSet:
 
     def start_decoding(self, request: Request) -> None:
         """Note that the prefill of ``request`` is complete."""
-        self._leave_prefill(request)
+        self._drop_prefill(request)
         self.decoding[request.id] = request
 
     def grow(self, request: Request) -> Block | None:
@@ -68,20 +68,20 @@ class RunningSet:
         request.capacity += self._block_size
         return blocks[0]
 
-    def leave(self, request: Request, status: RequestStatus) -> None:
+    def release(self, request: Request, status: RequestStatus) -> None:
         """Take seat and blocks from ``request``, at once."""
-        assert request.seat is not None, f"{request.id} leaves without a seat"
+        assert request.seat is not None, f"{request.id} is released without a seat"
         request.move_to(status)
         del self.requests[request.id]
         if self.decoding.pop(request.id, None) is None:
-            self._leave_prefill(request)
+            self._drop_prefill(request)
         heapq.heappush(self._free_seats, request.seat)
         self._pool.free(request.blocks)
         request.seat = None
         request.blocks = []
         request.capacity = 0
 
-    def _leave_prefill(self, request: Request) -> None:
+    def _drop_prefill(self, request: Request) -> None:
         del self.prefilling[request.id]
         if request.is_long:
             request.is_long = False

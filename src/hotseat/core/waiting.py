@@ -1,14 +1,14 @@
-"""The waiting queue: policy order, O(log n) to join, O(1) to leave, and no cost for those who just wait.
+"""The waiting queue: policy order, O(log n) to enqueue, O(1) to dequeue, no cost for requests that just wait.
 
-    lane 0   up to 16 tokens                heap by (key, serial)
-    lane 1   up to 32                       heap
-    lane 2   up to 64                       heap …
+    bucket 0   up to 16 tokens                heap by (key, serial)
+    bucket 1   up to 32                       heap
+    bucket 2   up to 64                       heap …
 
-A lane holds requests of about the same length; the first lanes, together, those that count as short beside a long one.
-The next request is the smallest of the lanes' heads, so the lanes together keep the exact order; but when one head's
-blocks do not fit, a step can go on with another lane at once, however many of the same length stand behind it. With a
-``Grouping`` policy a lane has one heap for each group, and the groups are in a heap by a number that only grows, put
-right when it is looked at.
+A size bucket holds requests of about the same length; the first buckets, together, the short ones. The next request is
+the smallest of the buckets' heads, so the buckets together keep the exact order; but when one head's blocks do not fit,
+a step can go on with another bucket at once, however many of the same length stand behind it. With a policy that
+groups, a bucket has one heap for each group, and the groups are in a heap by a number that only grows, put right when
+it is looked at.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import heapq
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from hotseat.core.policy import Grouping, Key, Policy, Sinking
+from hotseat.core.policy import Key, Policy, overrides
 from hotseat.core.request import Request
 
 __all__ = ["Rank", "WaitingQueue"]
 
-LANE_TOKENS = 16  # of the first lane
+BUCKET_TOKENS = 16  # of the first bucket
 
 Rank: TypeAlias = tuple[float, str, Key, int]  # group key, group, key, serial: the order of everything
 
 
-class _Ticket:
+class _HeapEntry:
     """A request's entry in a heap; left behind without its request when it goes."""
 
     __slots__ = ("key", "request", "serial")
@@ -37,51 +37,51 @@ class _Ticket:
         self.serial = request.serial
         self.request: Request | None = request
 
-    def __lt__(self, other: _Ticket) -> bool:
+    def __lt__(self, other: _HeapEntry) -> bool:
         return (self.key, self.serial) < (other.key, other.serial)
 
 
 class _Heap:
     """Requests by (key, serial)."""
 
-    __slots__ = ("_num_live", "_tickets")
+    __slots__ = ("_entries", "_num_live")
 
     def __init__(self) -> None:
-        self._tickets: list[_Ticket] = []
+        self._entries: list[_HeapEntry] = []
         self._num_live = 0
 
     def __len__(self) -> int:
         return self._num_live
 
     def __iter__(self) -> Iterator[Request]:
-        return (ticket.request for ticket in self._tickets if ticket.request is not None)
+        return (heap_entry.request for heap_entry in self._entries if heap_entry.request is not None)
 
     def push(self, request: Request) -> None:
-        ticket = request.wait.ticket = _Ticket(request)
-        heapq.heappush(self._tickets, ticket)
+        heap_entry = request.wait.heap_entry = _HeapEntry(request)
+        heapq.heappush(self._entries, heap_entry)
         self._num_live += 1
 
     def discard(self, request: Request) -> None:
-        request.wait.ticket.request = None
-        request.wait.ticket = None
+        request.wait.heap_entry.request = None
+        request.wait.heap_entry = None
         self._num_live -= 1
-        if len(self._tickets) > 2 * self._num_live + 64:
-            self._tickets = [ticket for ticket in self._tickets if ticket.request is not None]
-            heapq.heapify(self._tickets)
+        if len(self._entries) > 2 * self._num_live + 64:
+            self._entries = [heap_entry for heap_entry in self._entries if heap_entry.request is not None]
+            heapq.heapify(self._entries)
 
     def first(self) -> Request | None:
-        tickets = self._tickets
-        while tickets and tickets[0].request is None:
-            heapq.heappop(tickets)
-        return tickets[0].request if tickets else None
+        entries = self._entries
+        while entries and entries[0].request is None:
+            heapq.heappop(entries)
+        return entries[0].request if entries else None
 
 
-class _Lane:
+class _SizeBucket:
     """Requests of about the same length, by group."""
 
     __slots__ = ("_grouping", "_heaps", "_order")
 
-    def __init__(self, grouping: Grouping | None) -> None:
+    def __init__(self, grouping: Policy | None) -> None:
         self._grouping = grouping
         self._heaps: dict[str, _Heap] = {}
         self._order: list[tuple[float, str]] = []  # of the groups; a number may be too small, never too large
@@ -119,30 +119,30 @@ class _Lane:
 
 
 class WaitingQueue:
-    """All requests that hold no seat, in policy order. Those *set apart* wait for an event and are not offered."""
+    """All requests that hold no seat, in policy order. *Deferred* ones wait for an event and are not offered."""
 
     def __init__(self, policy: Policy, short_tokens: int) -> None:
         self._policy = policy
-        self._grouping = policy if isinstance(policy, Grouping) else None
-        self._sinking = policy if isinstance(policy, Sinking) else None
+        self._grouping = policy if overrides(policy, "group", "group_key", "joined", "left") else None
+        self._rekeying = policy if overrides(policy, "key_at_head") else None
         self._short_tokens = max(1, short_tokens)
-        self._num_short_lanes = _size_class(self._short_tokens) + 1
-        self._lanes: list[_Lane] = []
-        self._apart: dict[str, Request] = {}
+        self._num_short_buckets = _size_class(self._short_tokens) + 1
+        self._buckets: list[_SizeBucket] = []
+        self._deferred: dict[int, Request] = {}  # by serial
         self._num_offered = 0
 
     def __len__(self) -> int:
-        return self._num_offered + len(self._apart)
+        return self._num_offered + len(self._deferred)
 
     def __iter__(self) -> Iterator[Request]:
         """Yield all, in no order."""
-        yield from self._apart.values()
-        for lane in self._lanes:
-            yield from lane
+        yield from self._deferred.values()
+        for bucket in self._buckets:
+            yield from bucket
 
     @property
-    def num_apart(self) -> int:
-        return len(self._apart)
+    def num_deferred(self) -> int:
+        return len(self._deferred)
 
     def rank(self, request: Request) -> Rank:
         """Return the place of any request, waiting or running, in the order of all."""
@@ -151,74 +151,84 @@ class WaitingQueue:
 
     def is_short(self, request: Request) -> bool:
         """Tell whether a request, waiting or running, counts as short beside a long one."""
-        return request.wait.lane < self._num_short_lanes
+        return request.wait.bucket < self._num_short_buckets
 
     def is_offered(self, request: Request) -> bool:
-        """Tell whether a request waits and is not set apart."""
-        return request.wait.ticket is not None
+        """Tell whether a request waits and is not deferred."""
+        return request.wait.heap_entry is not None
 
-    def join(self, request: Request, now: float) -> None:
+    def enqueue(self, request: Request, now: float) -> None:
         """Take in a request that arrived or was preempted."""
         wait = request.wait
-        wait.lane = _size_class(request.num_tokens) + (request.num_tokens > self._short_tokens)
+        wait.bucket = _size_class(request.num_tokens) + (request.num_tokens > self._short_tokens)
         if self._grouping is not None:
             wait.group = self._grouping.group(request)
             self._grouping.joined(request)
         wait.key = self._policy.key(request, now)
         self._offer(request)
 
-    def leave(self, request: Request) -> None:
-        """Let go of a request that was admitted or ended."""
-        if self._apart.pop(request.id, None) is None:
+    def dequeue(self, request: Request) -> None:
+        """Remove a request that was admitted or ended."""
+        if self._deferred.pop(request.serial, None) is None:
             self._withdraw(request)
         if self._grouping is not None:
             self._grouping.left(request)
 
-    def set_apart(self, request: Request) -> None:
-        """Stop offering a request until ``call_back``; it keeps its place in the order."""
+    def defer(self, request: Request) -> None:
+        """Stop offering a request until ``requeue``; it keeps its place in the order."""
         self._withdraw(request)
-        self._apart[request.id] = request
+        self._deferred[request.serial] = request
 
-    def call_back(self, request: Request) -> None:
-        """Offer a request again that was set apart; one that left meanwhile stays away."""
-        if self._apart.pop(request.id, None) is not None:
+    def requeue(self, request: Request) -> None:
+        """Offer a request again that was deferred; one that left meanwhile stays away."""
+        if self._deferred.pop(request.serial, None) is not None:
             self._offer(request)
 
+    def rekey(self, now: float) -> None:
+        """Order all anew: the policy's keys have changed their meaning."""
+        for request in list(self):
+            is_offered = self.is_offered(request)
+            if is_offered:
+                self._withdraw(request)
+            request.wait.key = self._policy.key(request, now)
+            if is_offered:
+                self._offer(request)
+
     def first(
-        self, now: float, *, closed_lanes: frozenset[int] | set[int] = frozenset(), short_only: bool = False
+        self, now: float, *, closed_buckets: frozenset[int] | set[int] = frozenset(), short_only: bool = False
     ) -> Request | None:
-        """Return the first request in the order, leaving out whole lanes."""
+        """Return the first request in the order, leaving out whole buckets."""
         best: Request | None = None
-        for index, lane in enumerate(self._lanes[: self._num_short_lanes] if short_only else self._lanes):
-            if index in closed_lanes:
+        for index, bucket in enumerate(self._buckets[: self._num_short_buckets] if short_only else self._buckets):
+            if index in closed_buckets:
                 continue
-            head = self._settled_head(lane, now)
+            head = self._settled_head(bucket, now)
             if head is not None and (best is None or self.rank(head) < self.rank(best)):
                 best = head
         return best
 
-    def _settled_head(self, lane: _Lane, now: float) -> Request | None:
-        """Return the lane's head, after those that lost their place have gone back."""
-        head = lane.first()
-        if self._sinking is None:
+    def _settled_head(self, bucket: _SizeBucket, now: float) -> Request | None:
+        """Return the bucket's head, once those that lost their place have gone back."""
+        head = bucket.first()
+        if self._rekeying is None:
             return head
-        while head is not None and (key := self._sinking.key_at_head(head, now)) > head.wait.key:
-            lane.discard(head)
+        while head is not None and (key := self._rekeying.key_at_head(head, now)) > head.wait.key:
+            bucket.discard(head)
             head.wait.key = key
-            lane.push(head)
-            head = lane.first()
+            bucket.push(head)
+            head = bucket.first()
         return head
 
     def _offer(self, request: Request) -> None:
-        while len(self._lanes) <= request.wait.lane:
-            self._lanes.append(_Lane(self._grouping))
-        self._lanes[request.wait.lane].push(request)
+        while len(self._buckets) <= request.wait.bucket:
+            self._buckets.append(_SizeBucket(self._grouping))
+        self._buckets[request.wait.bucket].push(request)
         self._num_offered += 1
 
     def _withdraw(self, request: Request) -> None:
-        self._lanes[request.wait.lane].discard(request)
+        self._buckets[request.wait.bucket].discard(request)
         self._num_offered -= 1
 
 
 def _size_class(num_tokens: int) -> int:
-    return (max(0, num_tokens - 1) // LANE_TOKENS).bit_length()
+    return (max(0, num_tokens - 1) // BUCKET_TOKENS).bit_length()

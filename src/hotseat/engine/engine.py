@@ -19,10 +19,10 @@ from functools import partial
 from typing import TypeVar
 
 from hotseat.core.batch import Runner
-from hotseat.core.events import StepRecord
+from hotseat.core.events import SchedulerStats, StepRecord
 from hotseat.core.explain import Explanation, FinishedRequest
 from hotseat.core.request import FinishReason, Request, RequestId
-from hotseat.core.scheduler import Scheduler, SchedulerStats
+from hotseat.core.scheduler import Scheduler
 from hotseat.engine.health import Health, Pulse
 from hotseat.engine.inbox import Inbox
 from hotseat.engine.ports import Clock, EventSink, MonotonicClock

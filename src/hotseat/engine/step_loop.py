@@ -198,13 +198,13 @@ class StepLoop:
         if batch.chunks:
             self._num_failures_in_a_row = 0
         self._seated_ids.difference_update(batch.released_ids)
-        self._seated_ids.update([seating.request_id for seating in batch.seated])
+        self._seated_ids.update([seating.request_id for seating in batch.new_requests])
         return output
 
     def _failed_output(self, batch: Batch, error: Exception) -> StepOutput:
         self.failure = f"the runner failed: {type(error).__name__}: {error}"
         self._num_failures_in_a_row += 1
-        self._seated_ids.update([seating.request_id for seating in batch.seated])
+        self._seated_ids.update([seating.request_id for seating in batch.new_requests])
         self._unheard_releases = batch.released_ids
         logger.error(
             "step %d failed; its %d requests end with an error: %s",

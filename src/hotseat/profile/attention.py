@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hotseat.core.batch import Batch, Chunk, Seating
+from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.models.spec import DecoderSpec, slot_shapes
 from hotseat.models.weights import WeightTensor
@@ -118,7 +118,7 @@ class _World:
             for place in seated
         ]
         self._batch = Batch(step=0, chunks=chunks, num_tokens=streams * queries)
-        self._runner.execute(Batch(step=0, chunks=chunks, seated=seated, released_ids=filled))
+        self._runner.execute(Batch(step=0, chunks=chunks, new_requests=seated, released_ids=filled))
 
     def seconds_per_layer(self) -> float:
         """Run one step and return the time of its attention, per layer."""
@@ -134,13 +134,13 @@ def _filling(blocks: list[int]) -> Iterator[Batch]:
         part = blocks[start : start + _FILL_SEATS]
         seated = [_seating(seat, f"b{block}", _BLOCK, [block]) for seat, block in enumerate(part)]
         chunks = [Chunk(place.seat, place.request_id, 0, _BLOCK, samples=False) for place in seated]
-        yield Batch(step=0, chunks=chunks, seated=seated, released_ids=released)
+        yield Batch(step=0, chunks=chunks, new_requests=seated, released_ids=released)
         released = [place.request_id for place in seated]
 
 
-def _seating(seat: int, name: str, num_tokens: int, block_ids: list[int]) -> Seating:
+def _seating(seat: int, name: str, num_tokens: int, block_ids: list[int]) -> NewRequest:
     token_ids = [index % _HIDDEN for index in range(num_tokens)]
-    return Seating(
+    return NewRequest(
         seat,
         RequestId(name),
         token_ids,

@@ -26,7 +26,7 @@ class SampleStatus(IntEnum):
     NO_CANDIDATE = 2
 
 
-_sampled_token = partial(tuple.__new__, SampledToken)  # of a tuple; see core/plan.py
+_sampled_token = partial(tuple.__new__, SampledToken)  # of a tuple; see core/step_builder.py
 
 _FAILURES = {
     SampleStatus.NOT_FINITE: "the model's logits are not finite",

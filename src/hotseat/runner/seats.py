@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hotseat.core.batch import Batch, Chunk, Seating
+from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.runner.config import RunnerConfig
 
@@ -239,9 +239,9 @@ class SeatTable:
         """Take over who leaves, sits down and grows."""
         for request_id in batch.released_ids:
             self._release(request_id)
-        for seating in batch.seated:
+        for seating in batch.new_requests:
             self._seat(seating)
-        for seat, block_ids in batch.new_blocks:
+        for seat, block_ids in batch.block_appends:
             self._append_blocks(seat, block_ids)
 
     def name_rows(self, chunks: Iterable[Chunk]) -> None:
@@ -259,7 +259,7 @@ class SeatTable:
         self._seats_with_logprobs.discard(seat)
         self._seats_with_prompt_logprobs.discard(seat)
 
-    def _seat(self, seating: Seating) -> None:
+    def _seat(self, seating: NewRequest) -> None:
         seat, params, num_tokens = seating.seat, seating.params, len(seating.token_ids)
         assert self.capacity[seat] == 0, f"seat {seat} is taken"
         assert 0 < num_tokens <= self._config.max_model_len, f"{num_tokens} tokens do not fit in a seat"

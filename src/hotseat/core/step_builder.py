@@ -1,25 +1,20 @@
-"""One step in the making."""
+"""The batch of one step while it is being put together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotseat.core.batch import Batch, Chunk, NewBlocks, Seating
+from hotseat.core.batch import Batch, BlockAppend, Chunk, NewRequest
 from hotseat.core.budget import PrefillTime
-from hotseat.core.request import Request, RequestId
+from hotseat.core.request import BlockReason, Request, RequestId
 
-__all__ = ["Plan"]
+__all__ = ["StepBuilder"]
 
 _new_tuple = tuple.__new__  # twice as fast as Chunk(…), and it is paid for every running request in every step
 
 
-class Plan:
+class StepBuilder:
     """What ``schedule`` collects until the batch is closed."""
-
-    __slots__ = (
-        *("aside", "batch", "chunk_cap", "closed_lanes", "grown", "held_up", "left", "now"),
-        *("served", "time", "victims"),
-    )
 
     def __init__(self, batch: Batch, now: float, chunk_cap: int, time: PrefillTime | None) -> None:
         self.batch = batch
@@ -27,12 +22,13 @@ class Plan:
         self.time = time  # for prefills, beside the budget of tokens
         self.chunk_cap = chunk_cap  # tokens of one prompt in this step
         self.left = batch.budget  # tokens
-        self.held_up = ""  # why nobody else is admitted in this step
-        self.grown: dict[RequestId, NewBlocks] = {}
+        self.block_reason: BlockReason | None = None  # why no other request is admitted in this step
+        self.block_appends: dict[RequestId, BlockAppend] = {}
         self.victims: list[Request] = []  # preempted in this step
         self.served: set[RequestId] = set()  # prefills that had their turn
-        self.aside: list[Request] = []  # waiting ones that do not fit, not offered again in this step
-        self.closed_lanes: set[int] = set()  # lanes of which enough did not fit
+        self.skipped: list[Request] = []  # waiting ones that do not fit, not offered again in this step
+        self.closed_buckets: set[int] = set()  # size buckets of which enough did not fit
+        self.num_prefix_looks = 0  # requests deferred in this step because their prefix is being computed
 
     def decode(self, requests: Iterable[Request]) -> None:
         """Give each of ``requests`` its one token."""
@@ -43,12 +39,12 @@ class Plan:
         self.batch.num_decodes = len(chunks)
         self.left -= len(chunks)
 
-    def seat(self, request: Request) -> None:
-        """Tell the runner all about a request that took a seat."""
-        assert request.seat is not None, f"{request.id} was seated without a seat"
+    def add_request(self, request: Request) -> None:
+        """Describe a request that was admitted to the runner."""
+        assert request.seat is not None, f"{request.id} was admitted without a seat"
         self.batch.admitted_ids.append(request.id)
-        self.batch.seated.append(
-            Seating(
+        self.batch.new_requests.append(
+            NewRequest(
                 seat=request.seat,
                 request_id=request.id,
                 token_ids=request.token_ids(),
@@ -60,16 +56,16 @@ class Plan:
             )
         )
 
-    def grow(self, request: Request, block_id: int) -> None:
-        """Tell the runner of a new block of a request that sits already."""
+    def append_block(self, request: Request, block_id: int) -> None:
+        """Tell the runner of a new block of a request that has its seat already."""
         assert request.seat is not None, f"{request.id} grows without a seat"
-        self.grown[request.id] = NewBlocks(request.seat, [block_id])
+        self.block_appends[request.id] = BlockAppend(request.seat, [block_id])
 
-    def set_aside(self, request: Request, lookahead: int) -> None:
-        """Note that a waiting request does not fit; after ``lookahead`` of its length that length is closed."""
-        self.aside.append(request)
-        if sum(other.wait.lane == request.wait.lane for other in self.aside) >= lookahead:
-            self.closed_lanes.add(request.wait.lane)
+    def skip(self, request: Request, lookahead: int) -> None:
+        """Note that a waiting request does not fit; after ``lookahead`` of its size bucket the bucket is closed."""
+        self.skipped.append(request)
+        if sum(other.wait.bucket == request.wait.bucket for other in self.skipped) >= lookahead:
+            self.closed_buckets.add(request.wait.bucket)
 
     def prefill(self, request: Request, limit: int) -> int:
         """Give ``request`` the next chunk of its prompt, at most ``limit`` tokens; return how many it was."""

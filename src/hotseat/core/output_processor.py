@@ -1,4 +1,4 @@
-"""What a step's result means for its requests."""
+"""Processing of a step's output: tokens, finished prefills, ends."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from collections.abc import Callable
 
 from hotseat.core.admission import Admission
 from hotseat.core.batch import Batch, RequestUpdate, SampledToken, StepOutput
-from hotseat.core.policy import Observing
+from hotseat.core.policy import Policy, overrides
 from hotseat.core.request import FinishReason, Request
 from hotseat.core.running import RunningSet
 
-__all__ = ["Results", "final_update"]
+__all__ = ["OutputProcessor", "final_update"]
 
 
-class Results:
-    """Appends tokens, has computed blocks indexed, and ends who is done; ``end`` frees seat and blocks."""
+class OutputProcessor:
+    """Appends tokens, indexes computed blocks and ends requests that are done; ``end`` frees seat and blocks."""
 
     def __init__(
         self,
         running: RunningSet,
         admission: Admission,
-        observer: Observing | None,
+        policy: Policy,
         end: Callable[[Request, FinishReason, float], None],
     ) -> None:
         self._running = running
         self._admission = admission
-        self._observer = observer
+        self._charge = policy.charge if overrides(policy, "charge") else None
         self._end = end
 
-    def take(self, batch: Batch, output: StepOutput, now: float) -> list[RequestUpdate]:
-        """Take a step's result; who ended since ``schedule`` has no part in it."""
-        updates = self._take_failures(output, now) if output.failed else []
+    def process(self, batch: Batch, output: StepOutput, now: float) -> list[RequestUpdate]:
+        """Apply a step's output; requests that ended since ``schedule`` have no part in it."""
+        updates = self._process_failures(output, now) if output.failed else []
         num_decodes = batch.num_decodes
         if output.failed:
             num_decodes -= sum(chunk.request_id in output.failed for chunk in batch.chunks[:num_decodes])
         assert len(output.sampled) >= num_decodes, f"step {batch.step}: the runner left a decode without a token"
-        self._take_decodes(output.sampled[:num_decodes], updates, now)
+        self._process_decodes(output.sampled[:num_decodes], updates, now)
         if len(batch.chunks) > batch.num_decodes:
-            self._take_prefills(batch, output, output.sampled[num_decodes:], updates, now)
+            self._process_prefills(batch, output, output.sampled[num_decodes:], updates, now)
         return updates
 
-    def _take_failures(self, output: StepOutput, now: float) -> list[RequestUpdate]:
+    def _process_failures(self, output: StepOutput, now: float) -> list[RequestUpdate]:
         updates = []
         for request_id, message in output.failed.items():
             request = self._running.requests.get(request_id)
@@ -49,9 +49,9 @@ class Results:
                 updates.append(final_update(request, error=message))
         return updates
 
-    def _take_decodes(self, sampled: list[SampledToken], updates: list[RequestUpdate], now: float) -> None:
+    def _process_decodes(self, sampled: list[SampledToken], updates: list[RequestUpdate], now: float) -> None:
         """Append a token to each decode. This loop is paid for every running request in every step."""
-        running, full, append, observer = self._running.decoding, self._running.full, updates.append, self._observer
+        running, full, append, charge = self._running.decoding, self._running.full, updates.append, self._charge
         for request_id, token_id, logprobs in sampled:
             request = running.get(request_id)
             if request is None:
@@ -61,9 +61,9 @@ class Results:
             request.output_token_ids.append(token_id)
             if num_computed == request.capacity:
                 full.append(request)
-                self._admission.cache.computed(request, num_computed - 1)
-            if observer is not None:
-                observer.charge(request, 0, 1)
+                self._admission.cache.index_computed(request, num_computed - 1)
+            if charge is not None:
+                charge(request, 0, 1)
             update = RequestUpdate(
                 request_id=request_id, new_token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
             )
@@ -73,7 +73,7 @@ class Results:
                 self._end_if_done(request, update, now)
             append(update)
 
-    def _take_prefills(
+    def _process_prefills(
         self, batch: Batch, output: StepOutput, sampled: list[SampledToken], updates: list[RequestUpdate], now: float
     ) -> None:
         """Advance the prefills; those whose last chunk this was get their token and decode from now on."""
@@ -83,22 +83,22 @@ class Results:
             if request is None:
                 continue  # ended since schedule, or failed
             request.num_computed_tokens = chunk.end
-            self._admission.call_back(self._admission.cache.computed(request, chunk.start), now)
-            if request.gathered_logprobs is not None:
-                request.gathered_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
+            self._admission.deferred.requeue(self._admission.cache.index_computed(request, chunk.start), now)
+            if request.collected_logprobs is not None:
+                request.collected_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
             if chunk.samples:
                 assert request.id in tokens, f"step {batch.step}: the runner left {request.id} without a token"
-                updates.append(self._take_first_token(request, tokens[chunk.request_id], now))
+                updates.append(self._process_first_token(request, tokens[chunk.request_id], now))
 
-    def _take_first_token(self, request: Request, sampled: SampledToken, now: float) -> RequestUpdate:
+    def _process_first_token(self, request: Request, sampled: SampledToken, now: float) -> RequestUpdate:
         """Append the token that ends a prefill: the first one, or the next one after a preemption."""
         update = RequestUpdate(
             request_id=request.id,
             new_token_ids=[],
-            prompt_logprobs=request.gathered_logprobs,
+            prompt_logprobs=request.collected_logprobs,
             num_cached_tokens=request.num_cached_tokens,
         )
-        request.gathered_logprobs = None
+        request.collected_logprobs = None
         if request.params.max_tokens == 0:
             self._end(request, FinishReason.LENGTH, now)
             update.finish_reason = FinishReason.LENGTH
@@ -112,8 +112,8 @@ class Results:
         self._running.start_decoding(request)
         if request.num_computed_tokens == request.capacity:
             self._running.full.append(request)
-        if self._observer is not None:
-            self._observer.charge(request, 0, 1)
+        if self._charge is not None:
+            self._charge(request, 0, 1)
         self._end_if_done(request, update, now)
         return update
 

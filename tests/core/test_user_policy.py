@@ -1,0 +1,64 @@
+"""A policy of the user's that is at fault harms no request: fcfs takes over."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from core.worlds import World
+from hotseat.core.request import Request
+
+
+class KeyOnly:
+    def key(self, request: Request, now: float) -> tuple[float, ...]:
+        return (-request.num_prompt_tokens,)
+
+
+class Faulty:
+    """Raises, or returns ``value``, from its second call of ``name`` on."""
+
+    def __init__(self, name: str, value: Any = None) -> None:
+        self.num_calls = 0
+        self.value = value
+        setattr(self, name, self.fail)
+
+    def fail(self, *arguments: Any) -> Any:
+        self.num_calls += 1
+        if self.num_calls < 2:
+            return {1: "", 2: (1.0,)}[len(arguments)]
+        if self.value is None:
+            raise RuntimeError("no idea")
+        return self.value
+
+
+def test_a_policy_may_lack_every_method_but_one() -> None:
+    world = World(KeyOnly(), max_num_seqs=1)  # type: ignore[arg-type]
+    for length in (10, 30, 20):
+        world.add(length, f"{length}", max_tokens=1)
+    world.run()
+    assert [one for batch in world.batches for one in batch.admitted_ids] == ["30", "20", "10"]
+    assert world.scheduler.policy_error is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("key", None, "Faulty.key raised RuntimeError: no idea"),
+        ("key", 5, "Faulty.key returned 5"),
+        ("key", (math.nan,), "returned (nan,)"),
+        ("key", ("a",), "returned ('a',)"),
+        ("group", 3, "Faulty.group returned 3"),
+        ("ended", None, "Faulty.ended raised"),
+    ],
+)
+def test_fcfs_takes_over_from_a_policy_that_fails(name: str, value: Any, said: str) -> None:
+    world = World(Faulty(name, value), max_num_seqs=1)  # type: ignore[arg-type]
+    for index in range(4):
+        world.add(10 + index, f"r{index}", max_tokens=2)
+    world.run()
+    assert world.scheduler.policy_error is not None
+    assert said in world.scheduler.policy_error
+    assert [one for batch in world.batches for one in batch.admitted_ids] == ["r0", "r1", "r2", "r3"]
+    world.assert_answers_are_right()
