@@ -21,9 +21,7 @@ class Limits:
         self.has_timeouts = config.queue_timeout_s is not None or config.request_timeout_s is not None
         self._num_alive = 0
         self._config = config
-        self._queued: list[
-            tuple[float, int, Request]
-        ] = []  # by arrival; dropped when they come up after they left
+        self._queued: list[tuple[float, int, Request]] = []  # by arrival; dropped when they come up after they left
         self._alive: list[tuple[float, int, Request]] = []
 
     def check_fits(self, request: Request) -> None:
