@@ -27,8 +27,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hotseat.bench.http_client import HttpClient, Response
-from hotseat.bench.stream import EventSplitter
+from hotseat.loadgen.http_client import HttpClient, Response
+from hotseat.loadgen.stream import EventSplitter
 from saving import save
 from server_process import Server, running_server
 from soak import Answer, ask, distinct_requests

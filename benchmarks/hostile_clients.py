@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from hotseat.bench.http_client import HttpClient
+from hotseat.loadgen.http_client import HttpClient
 
 MEGABYTE = 1024 * 1024
 LARGE = 8 * MEGABYTE - 4096  # just below the largest body that a server takes by default

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from hostile_clients import ATTACKS
-from hotseat.bench.http_client import HttpClient
-from hotseat.bench.stream import EventSplitter
+from hotseat.loadgen.http_client import HttpClient
+from hotseat.loadgen.stream import EventSplitter
 from saving import save
 from server_process import running_server
 

@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hotseat.bench.http_client import HttpClient
-from hotseat.bench.stream import EventSplitter
+from hotseat.loadgen.http_client import HttpClient
+from hotseat.loadgen.stream import EventSplitter
 from saving import save
 from server_process import running_server
 

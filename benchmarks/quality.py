@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hotseat.bench.report import describe_machine
-from hotseat.build import default_cache_dir
 from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
+from hotseat.loadgen.report import describe_machine
 from hotseat.models import load
 from hotseat.models.loaded import LoadedModel
 from hotseat.runner import RunnerConfig
 from hotseat.runner.native import NativeRunner
 from hotseat.text import Tokenizer
+from hotseat.wiring import default_cache_dir
 
 HERE = Path(__file__).resolve().parent
 BLOCK_SIZE = 16

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hotseat.bench.report import describe_machine
+from hotseat.loadgen.report import describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SCHEMA = "hotseat.benchmarks.scheduling/1"
@@ -134,7 +134,7 @@ def main() -> None:
 
 def arrival_span_s(trace: Path, limit: int | None) -> float:
     """Return the seconds from the first arrival to the last."""
-    from hotseat.sim import read_arrivals
+    from hotseat.simulator import read_arrivals
 
     arrivals = read_arrivals(trace, block_size=16, limit=limit)
     return arrivals[-1].arrival_s - arrivals[0].arrival_s

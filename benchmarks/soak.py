@@ -21,8 +21,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from hotseat.bench.http_client import HttpClient
-from hotseat.bench.stream import EventSplitter
+from hotseat.loadgen.http_client import HttpClient
+from hotseat.loadgen.stream import EventSplitter
 from saving import save
 from server_process import running_server
 

@@ -133,7 +133,7 @@ def test_leaving_a_stream_early_leaves_nothing_behind(llm: LLM) -> None:
     pieces = llm.stream("a hot seat", SamplingParams(max_tokens=100, ignore_eos=True))
     next(pieces)
     pieces.close()  # type: ignore[attr-defined]
-    assert llm._assembly.scheduler.num_running == 0
+    assert llm._components.scheduler.num_running == 0
 
 
 class BarThatIsInterrupted(io.StringIO):
@@ -158,8 +158,8 @@ def test_ctrl_c_aborts_all_and_the_model_lives_on(llm: LLM) -> None:
     params = [SamplingParams(max_tokens=4 * (index + 1), ignore_eos=True) for index in range(8)]
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["a hot seat"] * 8, params, use_tqdm=BarThatIsInterrupted)
-    assert not llm._assembly.scheduler.num_running
-    assert not llm._assembly.scheduler.num_waiting
+    assert not llm._components.scheduler.num_running
+    assert not llm._components.scheduler.num_waiting
     assert len(texts(llm.generate("again", GREEDY, use_tqdm=False))) == 1
 
 
@@ -177,7 +177,7 @@ def test_progress_is_shown_on_standard_error(llm: LLM, capsys: pytest.CaptureFix
 def test_a_wrong_prompt_is_refused_before_anything_runs(llm: LLM, prompt: object) -> None:
     with pytest.raises(InvalidRequestError):
         llm.generate(["fine", prompt], GREEDY, use_tqdm=False)
-    assert not llm._assembly.scheduler.has_work
+    assert not llm._components.scheduler.has_work
 
 
 def test_lists_of_different_lengths_are_refused(llm: LLM) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tqdm import tqdm
 
-from hotseat import build
+from hotseat import wiring
 from hotseat.core.batch import TokenLogprobs
 from hotseat.core.request import SamplingParams
 from hotseat.errors import HotseatError, InvalidRequestError
@@ -88,10 +88,10 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
-        values: dict[str, Any] = {"cache_dir": build.default_cache_dir(os.environ)} | options
-        self._assembly = build.assemble(build.EngineArgs.from_values(values | {"model": model}, "for LLM"))
-        self._loop = self._assembly.make_step_loop()
-        self._generator = OfflineGenerator(self._loop, self._assembly.tokenizer, self._assembly.limits)
+        values: dict[str, Any] = {"cache_dir": wiring.default_cache_dir(os.environ)} | options
+        self._components = wiring.make_components(wiring.EngineArgs.from_values(values | {"model": model}, "for LLM"))
+        self._loop = self._components.make_step_loop()
+        self._generator = OfflineGenerator(self._loop, self._components.tokenizer, self._components.limits)
         self._num_requests = 0
 
     def __enter__(self) -> LLM:
@@ -108,7 +108,7 @@ class LLM:
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
-        return self._assembly.tokenizer
+        return self._components.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what is used when no sampling parameters are given: the model's own defaults."""
@@ -117,7 +117,7 @@ class LLM:
     @property
     def sampling_defaults(self) -> dict[str, Any]:
         """The fields of ``SamplingParams`` for which the model has defaults of its own."""
-        return dict(self._assembly.sampling_defaults)
+        return dict(self._components.sampling_defaults)
 
     def generate(
         self,
@@ -154,7 +154,7 @@ class LLM:
         """Answer one conversation, or a list of them, through the model's chat template; else as ``generate``."""
         conversations = [messages] if not messages or isinstance(messages[0], Mapping) else messages
         prompts: list[str | list[int]] = [
-            self._assembly.chat_template.render(
+            self._components.chat_template.render(
                 conversation,  # type: ignore[arg-type]
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
@@ -175,7 +175,7 @@ class LLM:
 
     def stream_chat(self, messages: Sequence[Message], sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """Answer one conversation piece by piece; else as ``stream``."""
-        return self._stream(self._assembly.chat_template.render(messages), sampling_params, special=False)
+        return self._stream(self._components.chat_template.render(messages), sampling_params, special=False)
 
     def _stream(self, prompt: str, sampling_params: SamplingParams | None, *, special: bool) -> Iterator[str]:
         params = sampling_params or self.get_default_sampling_params()
@@ -208,7 +208,7 @@ class LLM:
             Job(prompt=prompt, params=params, options=RequestOptions(priority=level), add_special_tokens=special)
             for prompt, params, level in zip(prompts, all_params, priorities, strict=True)
         ]
-        outputs = [_Output(self._next_id(), job, self._assembly.tokenizer) for job in jobs]
+        outputs = [_Output(self._next_id(), job, self._components.tokenizer) for job in jobs]
         make_bar = use_tqdm if callable(use_tqdm) else tqdm
         with (
             closing(self._generator.generate(jobs)) as steps,

@@ -1,0 +1,285 @@
+"""The commands: what each does and which options it has.
+
+Every room is imported by the command that needs it, so that ``hotseat --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hotseat import options
+from hotseat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hotseat.core.config import SchedulerConfig
+    from hotseat.core.policy import Policy
+    from hotseat.llm import LLM
+
+__all__ = ["COMMANDS", "Command", "Invocation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One call of a command."""
+
+    values: dict[str, Any]  # the options that were chosen
+    line: str  # the command line, for reports to quote
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What can be called; its options say what its words mean. ``log_level`` is that of a command that logs."""
+
+    help: str
+    known: Callable[[], dict[str, options.Option]]
+    run: Callable[[Invocation], int]
+    positional: str | None = None
+    prefix: str = options.ENVIRONMENT_PREFIX
+    log_level: str | None = None
+
+
+# What commands do
+
+
+def _serve(invocation: Invocation) -> int:
+    from hotseat import wiring
+    from hotseat.server.config import ServerConfig
+    from hotseat.wiring.server import ObserverOptions, run_server
+
+    values = invocation.values
+    return run_server(
+        wiring.EngineArgs.from_values(_only(values, wiring.ENGINE_OPTIONS)),
+        options.build(ServerConfig, values),
+        options.build(ObserverOptions, values),
+        started_at=invocation.started_at,
+    )
+
+
+def _pull(invocation: Invocation) -> int:
+    from hotseat import wiring
+
+    path = wiring.fetch(options.build(wiring.ModelOptions, invocation.values), show_progress=True)
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _generate(invocation: Invocation) -> int:
+    from hotseat.cli import terminal
+
+    chosen = options.build(terminal.GenerateOptions, invocation.values)
+    if chosen.prompt is None:
+        raise ConfigError('a text is missing: hotseat generate "Once upon a time"')
+    prompt = sys.stdin.read() if chosen.prompt == "-" else chosen.prompt
+    with _open_llm(invocation.values) as llm:
+        params = terminal.sampling_params(llm, options.build(terminal.SamplingOptions, invocation.values))
+        conversation = terminal.Conversation(llm, params, chosen.system)
+        pieces = conversation.answer(prompt) if chosen.chat else llm.stream(prompt, params)
+        return 0 if terminal.show(pieces) else 130
+
+
+def _chat(invocation: Invocation) -> int:
+    from hotseat.cli import terminal
+
+    chosen = options.build(terminal.ChatOptions, invocation.values)
+    with _open_llm(invocation.values) as llm:
+        params = terminal.sampling_params(llm, options.build(terminal.SamplingOptions, invocation.values))
+        terminal.chat(terminal.Conversation(llm, params, chosen.system))
+    return 0
+
+
+def _explain(invocation: Invocation) -> int:
+    from hotseat.cli.explain import ExplainOptions, explain
+
+    sys.stdout.write(explain(options.build(ExplainOptions, invocation.values)))
+    return 0
+
+
+def _simulate(invocation: Invocation) -> int:
+    from hotseat.simulator.command import scheduler_config, simulate
+    from hotseat.simulator.config import SimulateOptions
+
+    chosen = options.build(SimulateOptions, invocation.values)
+    return simulate(chosen, scheduler_config(chosen, invocation.values), _make_policy, command=invocation.line)
+
+
+def _make_policy(config: SchedulerConfig) -> Policy | None:
+    if ":" not in config.scheduling_policy:
+        return None  # built in: there is no need to import all that `build` does
+    from hotseat import wiring
+
+    return wiring.make_policy(config)
+
+
+def _bench_serve(invocation: Invocation) -> int:
+    from hotseat.loadgen import BenchConfig, run
+
+    return run(options.build(BenchConfig, invocation.values), command=invocation.line)
+
+
+def _bench_scheduler(invocation: Invocation) -> int:
+    from hotseat.loadgen.report import describe_machine
+    from hotseat.simulator.config import SchedulerBenchOptions
+    from hotseat.simulator.scheduler_bench import run
+
+    chosen = options.build(SchedulerBenchOptions, invocation.values)
+    return run(chosen, command=invocation.line, machine=asdict(describe_machine()))
+
+
+# What they can be told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    log_level: str | None = field(
+        default=None,
+        metadata={"help": "what is logged", "choices": ["debug", "info", "warning", "error"]},
+    )
+
+
+_LOG_OPTIONS = options.collect(("logging", LogOptions))
+
+
+def _serve_options() -> dict[str, options.Option]:
+    from hotseat import wiring
+    from hotseat.server.config import ServerConfig
+    from hotseat.wiring.server import ObserverOptions
+
+    own = options.collect(("server", ServerConfig), ("observers", ObserverOptions))
+    return wiring.ENGINE_OPTIONS | own | _LOG_OPTIONS
+
+
+def _pull_options() -> dict[str, options.Option]:
+    from hotseat import wiring
+
+    return options.collect(("model", wiring.ModelOptions)) | _LOG_OPTIONS
+
+
+def _generate_options() -> dict[str, options.Option]:
+    from hotseat.cli.terminal import GenerateOptions
+
+    return _offline_options(GenerateOptions)
+
+
+def _chat_options() -> dict[str, options.Option]:
+    from hotseat.cli.terminal import ChatOptions
+
+    return _offline_options(ChatOptions)
+
+
+def _offline_options(own: type) -> dict[str, options.Option]:
+    from hotseat import wiring
+    from hotseat.cli.terminal import SamplingOptions
+
+    return wiring.ENGINE_OPTIONS | options.collect(("sampling", SamplingOptions), ("text", own)) | _LOG_OPTIONS
+
+
+def _explain_options() -> dict[str, options.Option]:
+    from hotseat.cli.explain import ExplainOptions
+
+    return options.collect(("request", ExplainOptions))
+
+
+def _simulate_options() -> dict[str, options.Option]:
+    from hotseat.core.config import SchedulerConfig
+    from hotseat.simulator.config import SimulateOptions
+
+    return options.collect(("simulation", SimulateOptions), ("scheduler", SchedulerConfig))
+
+
+def _bench_serve_options() -> dict[str, options.Option]:
+    from hotseat.loadgen import BenchConfig
+
+    return options.collect(("benchmark", BenchConfig))
+
+
+def _bench_scheduler_options() -> dict[str, options.Option]:
+    from hotseat.simulator.config import SchedulerBenchOptions
+
+    return options.collect(("benchmark", SchedulerBenchOptions))
+
+
+def _open_llm(values: Mapping[str, Any]) -> LLM:
+    from hotseat import wiring
+    from hotseat.llm import LLM
+
+    return LLM(**_only(values, wiring.ENGINE_OPTIONS))
+
+
+def _only(values: Mapping[str, Any], known: Mapping[str, options.Option]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in known}
+
+
+# Benchmarks have their own prefix: what HOTSEAT_MODEL says to a server here is a path, and to them it would be a name.
+_BENCH = "HOTSEAT_BENCH_"
+
+
+def _profile_command(name: str, *, help: str) -> Command:  # noqa: A002  # as the field of Command
+    def known() -> dict[str, options.Option]:
+        from hotseat.roofline import COMMANDS
+
+        return options.collect(("benchmark", COMMANDS[name].options))
+
+    def run(invocation: Invocation) -> int:
+        from hotseat.loadgen.report import describe_machine
+        from hotseat.roofline import COMMANDS
+
+        chosen = options.build(COMMANDS[name].options, invocation.values)
+        return COMMANDS[name].run(chosen, command=invocation.line, machine=asdict(describe_machine()))
+
+    return Command(help=help, known=known, run=run, positional="model", prefix=_BENCH)
+
+
+COMMANDS: dict[str, Command] = {
+    "serve": Command(
+        help="serve a model over HTTP as OpenAI's clients expect it",
+        known=_serve_options,
+        run=_serve,
+        positional="model",
+        log_level="info",
+    ),
+    "pull": Command(
+        help="fetch a model, so that later starts need no network",
+        known=_pull_options,
+        run=_pull,
+        positional="model",
+        log_level="info",
+    ),
+    "generate": Command(
+        help="complete a text (- reads it from standard input)",
+        known=_generate_options,
+        run=_generate,
+        positional="prompt",
+        log_level="warning",
+    ),
+    "chat": Command(
+        help="talk to a model in the terminal",
+        known=_chat_options,
+        run=_chat,
+        positional="model",
+        log_level="warning",
+    ),
+    "explain": Command(
+        help="say where the requests of a server are, and why",
+        known=_explain_options,
+        run=_explain,
+        positional="request_id",
+    ),
+    "simulate": Command(
+        help="run the scheduler on a file of requests, without a model",
+        known=_simulate_options,
+        run=_simulate,
+        positional="requests",
+    ),
+    "bench serve": Command(
+        help="measure a server under load", known=_bench_serve_options, run=_bench_serve, prefix=_BENCH
+    ),
+    "bench scheduler": Command(
+        help="measure what the scheduler costs", known=_bench_scheduler_options, run=_bench_scheduler, prefix=_BENCH
+    ),
+    "bench kernels": _profile_command("kernels", help="measure single kernels"),
+    "bench step": _profile_command("step", help="measure where the time of steps goes"),
+}

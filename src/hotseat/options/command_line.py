@@ -1,0 +1,126 @@
+"""Values of options from the words of a command line, with the environment and a YAML file behind them."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
+from typing import Any, NoReturn
+
+from hotseat.errors import ConfigError
+from hotseat.options.option import ENVIRONMENT_PREFIX, Option
+from hotseat.options.sources import from_environment, from_file, unknown_option
+
+__all__ = ["quote", "read"]
+
+_SECRETS = ("--api-key", "--admin-api-key", "--hf-token")
+
+
+def read(
+    command: str,
+    description: str,
+    known: Mapping[str, Option],
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    positional: str | None = None,
+    prefix: str = ENVIRONMENT_PREFIX,
+) -> dict[str, Any]:
+    """Return what was chosen: the command line wins over the environment, the environment over the file.
+
+    Raises:
+        ConfigError: an option is unknown or its value is wrong.
+    """
+    parser = _parser(command, description, known, positional)
+    given, unknown = parser.parse_known_args([_with_dashes(word) for word in words])
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        if not name.startswith("-"):
+            raise ConfigError(f"unexpected argument {name!r}")
+        raise unknown_option(name, [*known, "config"], "")
+    from_command_line = vars(given)
+    path = from_command_line.pop("config", None) or environment.get(f"{prefix}CONFIG")
+    if positional and (value := from_command_line.pop("positional", None)) is not None:
+        from_command_line[positional] = value
+    in_file = from_file(known, path) if path else {}
+    values = in_file | from_environment(known, environment, prefix) | from_command_line
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def quote(words: Sequence[str]) -> str:
+    """Return a command line for reports to quote; stars stand for keys, since reports are made to be shared."""
+    shown, hides = [], False
+    for word in words:
+        name, equals, _ = _with_dashes(word).partition("=")
+        is_secret = name in _SECRETS and not hides
+        shown.append("***" if hides else f"{name}=***" if is_secret and equals else word)
+        hides = is_secret and not equals
+    return shlex.join(shown)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def _parser(
+    command: str, description: str, known: Mapping[str, Option], positional: str | None
+) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=f"hotseat {command}", description=description, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file of options: `max-num-seqs: 32`")
+    if positional:
+        parser.add_argument(
+            "positional", nargs="?", metavar=known[positional].metavar, help=_help(known[positional]).replace("%", "%%")
+        )
+    groups: dict[str, Any] = {}
+    for option in known.values():
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        _add_flag(groups[option.group], option)
+    return parser
+
+
+def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
+    text = _help(option).replace("%", "%%")
+    if option.is_boolean:
+        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    group.add_argument(
+        option.flag,
+        action="append" if option.is_sequence else "store",
+        type=_checked(option),
+        choices=option.choices or None,
+        metavar=None if option.choices else option.metavar,
+        help=text,
+    )
+
+
+def _checked(option: Option) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse
+
+
+def _help(option: Option) -> str:
+    """Return the option's help, with its default where that is a plain value."""
+    if option.default in (None, (), "", MISSING) or "(default" in option.help:
+        return option.help
+    default = option.default
+    if isinstance(default, bool):
+        default = "on" if default else "off"
+    return f"{option.help} (default: {default})"
+
+
+def _with_dashes(word: str) -> str:
+    """Write ``--a_b=c`` as ``--a-b=c``."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value

@@ -1,0 +1,135 @@
+"""Options of ``hotseat simulate`` and ``hotseat bench scheduler``; the scheduler's own come on top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hotseat.core.config import BATCHING_MODES
+from hotseat.errors import ConfigError
+from hotseat.simulator.step_cost import StepCost
+from hotseat.simulator.summary import Slo
+
+__all__ = ["DEFAULT_STEP_COST", "SchedulerBenchOptions", "SimulateOptions"]
+
+# About what the default model takes on two cores of a server CPU, see docs/simulator.md.
+DEFAULT_STEP_COST = "0.004,0.0004,5e-7"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """What is simulated and what is told of it.
+
+    Raises:
+        ConfigError: a value is wrong; the message names the option.
+    """
+
+    requests: Path | None = field(
+        default=None,
+        metadata={"help": "requests: JSON lines, an Azure trace (CSV) or a Mooncake trace; the content says which"},
+    )
+    record: Path | None = field(default=None, metadata={"help": "write what each step did to this file, a line each"})
+    step_cost: str = field(
+        default=DEFAULT_STEP_COST, metadata={"help": "seconds of a step: base_s,per_token_s,per_context_token_s"}
+    )
+    slo: str | None = field(
+        default=None, metadata={"help": "targets in milliseconds for the goodput: ttft:1000,tpot:100 (e2e as well)"}
+    )
+    speedup: float = field(default=1.0, metadata={"help": "let the requests arrive so many times as fast"})
+    limit: int | None = field(default=None, metadata={"help": "take only so many requests, the first to arrive"})
+    max_tokens: int | None = field(
+        default=None,
+        metadata={
+            "help": "what a request asks for at most, where its line does not say it; it still ends at its output_len "
+            "(default: exactly output_len, which tells sjf more than a server would know)"
+        },
+    )
+    content_block: int | None = field(
+        default=None,
+        metadata={
+            "help": "tokens that a prefix or hash id stands for (default: block-size; worked out in a Mooncake trace)"
+        },
+    )
+    max_model_len: int | None = field(
+        default=None,
+        metadata={"help": "longest sequence, prompt and output together (default: what the KV cache holds)"},
+    )
+    num_kv_blocks: int = field(default=16384, metadata={"help": "blocks in the KV cache"})
+    compare: str | None = field(
+        default=None, metadata={"help": "run several batching modes side by side: static,dynamic,continuous"}
+    )
+    compare_policy: str | None = field(
+        default=None, metadata={"help": "run several policies side by side: fcfs,sjf,…, or your own as module:Class"}
+    )
+    replay: Path | None = field(
+        default=None,
+        metadata={"help": "a record of the engine: take its step times and check that the same batches are formed"},
+    )
+    json: bool = field(default=False, metadata={"help": "print JSON instead of tables"})
+
+    def __post_init__(self) -> None:
+        for name, low in (("limit", 1), ("max_tokens", 1), ("content_block", 1), ("max_model_len", 1)):
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} must be at least {low}, not {value}")
+        if not 0 < self.speedup < float("inf"):
+            raise ConfigError(f"speedup must be a positive number, not {self.speedup!r}")
+        if sum(option is not None for option in (self.compare, self.compare_policy, self.replay)) > 1:
+            raise ConfigError("compare, compare_policy and replay exclude each other")
+        for mode in self.modes:
+            if mode not in BATCHING_MODES:
+                raise ConfigError(f"compare must list some of {', '.join(BATCHING_MODES)}, not {mode!r}")
+        if self.slo is not None:
+            Slo.parse(self.slo)
+        StepCost.parse(self.step_cost)
+
+    @property
+    def modes(self) -> list[str]:
+        return _words("compare", self.compare)
+
+    @property
+    def policies(self) -> list[str]:
+        return _words("compare_policy", self.compare_policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerBenchOptions:
+    """How many requests run and wait while the scheduler is timed.
+
+    Raises:
+        ConfigError: a value is wrong; the message names the option.
+    """
+
+    running: str = field(default="16,64,256,1024", metadata={"help": "numbers of running requests", "metavar": "N,N,…"})
+    waiting: str = field(default="0,1000,100000", metadata={"help": "numbers of waiting requests", "metavar": "N,N,…"})
+    num_steps: int = field(default=64, metadata={"help": "steps that are timed at each point"})
+    num_rounds: int = field(default=15, metadata={"help": "times that each point is measured; the best one counts"})
+    json: bool = field(default=False, metadata={"help": "print JSON instead of a table"})
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "num_rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
+        _ = self.running_counts, self.waiting_counts
+
+    @property
+    def running_counts(self) -> list[int]:
+        return _counts("running", self.running, 1)
+
+    @property
+    def waiting_counts(self) -> list[int]:
+        return _counts("waiting", self.waiting, 0)
+
+
+def _words(name: str, text: str | None) -> list[str]:
+    words = [word.strip() for word in text.split(",")] if text is not None else []
+    if not all(words) or len(set(words)) < len(words):
+        raise ConfigError(f"{name} must list different words with commas between, not {text!r}")
+    return words
+
+
+def _counts(name: str, text: str, low: int) -> list[int]:
+    words = _words(name, text)
+    if not all(word.isascii() and word.isdigit() and int(word) >= low for word in words):
+        raise ConfigError(f"{name} must list integers of at least {low} with commas between, not {text!r}")
+    return [int(word) for word in words]

@@ -1,0 +1,20 @@
+"""The composition root: turn options into objects and wire them, up to the HTTP server.
+
+Must not know: the command line, the environment.
+"""
+
+from hotseat.models import default_cache_dir
+from hotseat.wiring.components import EngineComponents, fetch, make_components, make_policy
+from hotseat.wiring.engine_args import ENGINE_OPTIONS, CapacityOptions, EngineArgs, ModelOptions
+
+__all__ = [
+    "ENGINE_OPTIONS",
+    "CapacityOptions",
+    "EngineArgs",
+    "EngineComponents",
+    "ModelOptions",
+    "default_cache_dir",
+    "fetch",
+    "make_components",
+    "make_policy",
+]

@@ -1,0 +1,204 @@
+"""From options to objects: model, tokenizer, scheduler, runner and engine, made and wired."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from hotseat.core.config import SchedulerConfig
+from hotseat.core.policy import Policy
+from hotseat.core.scheduler import Scheduler
+from hotseat.engine import Engine, EventSink, MonotonicClock, StepLoop, warm_up
+from hotseat.errors import ConfigError
+from hotseat.generation import ModelLimits
+from hotseat.models import (
+    DEFAULT_MODEL,
+    DecoderSpec,
+    LoadedModel,
+    Weights,
+    default_cache_dir,
+    ensure_model,
+)
+from hotseat.models import load as load_model
+from hotseat.runner.config import RunnerConfig
+from hotseat.runner.determinism import ModelRunner
+from hotseat.text import ChatTemplate, Tokenizer
+from hotseat.wiring.engine_args import EngineArgs, ModelOptions
+from hotseat.wiring.memory import available_memory_bytes
+
+__all__ = ["EngineComponents", "fetch", "make_components", "make_policy", "make_runner"]
+
+logger = logging.getLogger(__name__)
+
+_SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineComponents:
+    """Everything that runs one model, made and wired, but not started."""
+
+    args: EngineArgs
+    model: LoadedModel
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    scheduler_config: SchedulerConfig
+    runner_config: RunnerConfig
+    scheduler: Scheduler
+    runner: ModelRunner
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        ids = self.model.generation_config.eos_token_ids
+        if not ids and self.tokenizer.eos_token_id is not None:
+            ids = (self.tokenizer.eos_token_id,)
+        return frozenset(ids)
+
+    @property
+    def sampling_defaults(self) -> dict[str, float]:
+        """What sampling fields are when a request leaves them out, by ``SamplingParams``' names."""
+        if self.args.model.generation_config == "vllm":
+            return {}
+        own = self.model.generation_config
+        return {name: value for name in _SAMPLING_DEFAULTS if (value := getattr(own, name)) is not None}
+
+    @property
+    def limits(self) -> ModelLimits:
+        """What the model decides about its requests."""
+        return ModelLimits(
+            max_model_len=self.scheduler_config.max_model_len,
+            vocab_size=self.model.spec.vocab_size,
+            eos_token_ids=self.eos_token_ids,
+        )
+
+    def make_step_loop(self) -> StepLoop:
+        """Return the loop for a caller that runs the steps itself."""
+        self._warm_up()
+        return StepLoop(self.scheduler, self.runner, clock=MonotonicClock())
+
+    def make_engine(self, sinks: Sequence[EventSink] = (), recorders: Sequence[EventSink] = ()) -> Engine:
+        """Return the engine, whose own thread runs the steps once it is started.
+
+        ``recorders`` are told of all steps from the scheduler's first on, ``sinks`` of what clients asked for.
+        """
+        self._warm_up(recorders)
+        config = self.args.engine
+        return Engine(
+            self.scheduler,
+            self.runner,
+            sinks=[*sinks, *recorders],
+            stall_timeout_s=config.stall_timeout_s,
+            num_step_records=config.num_step_records,
+        )
+
+    def _warm_up(self, recorders: Sequence[EventSink] = ()) -> None:
+        """Measure steps when the scheduler has a latency target to keep."""
+        if self.scheduler_config.target_itl_ms is not None:
+            loop = StepLoop(self.scheduler, self.runner, clock=MonotonicClock(), sinks=recorders)
+            warm_up(loop, self.scheduler_config)
+
+
+def make_components(args: EngineArgs) -> EngineComponents:
+    """Load the model and make what runs it.
+
+    Raises:
+        ModelError: there is no such model, or it cannot be run.
+        ConfigError: an option does not fit the model or the machine.
+    """
+    model = _load(args.model)
+    scheduler_config, runner_config = args.room_configs(model.spec, available_memory_bytes())
+    tokenizer = _tokenizer(model)
+    return EngineComponents(
+        args=args,
+        model=model,
+        tokenizer=tokenizer,
+        chat_template=_chat_template(model, tokenizer, args.model.chat_template),
+        scheduler_config=scheduler_config,
+        runner_config=runner_config,
+        scheduler=Scheduler(scheduler_config, make_policy(scheduler_config)),
+        runner=make_runner(args.model.runner, model.spec, model.weights, runner_config),
+    )
+
+
+def fetch(chosen: ModelOptions, *, show_progress: bool = False) -> Path:
+    """Make sure that a model is on this machine, and return where.
+
+    Raises:
+        ModelError: there is no such model, or it cannot be run.
+    """
+    if chosen.model is None:
+        cache_dir = chosen.cache_dir or default_cache_dir({})
+        return ensure_model(DEFAULT_MODEL, cache_dir, offline=chosen.offline, show_progress=show_progress)
+    return _load(chosen).path
+
+
+def _load(chosen: ModelOptions) -> LoadedModel:
+    return load_model(
+        chosen.model,
+        cache_dir=chosen.cache_dir,
+        revision=chosen.revision,
+        token=chosen.hf_token,
+        offline=chosen.offline,
+    )
+
+
+def _tokenizer(model: LoadedModel) -> Tokenizer:
+    source = model.tokenizer_source
+    if source.kind == "gguf":
+        return Tokenizer.from_gguf(source.metadata)
+    return Tokenizer.from_file(source.path, source.config)
+
+
+def _chat_template(model: LoadedModel, tokenizer: Tokenizer, chosen: str | None) -> ChatTemplate:
+    source = model.chat_template
+    if chosen is not None:
+        try:
+            source = Path(chosen).read_text(encoding="utf-8") if "{" not in chosen else chosen
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"chat_template {chosen!r} cannot be read: {error}") from None
+    return ChatTemplate(source, special_tokens=tokenizer.special_tokens)
+
+
+def make_policy(config: SchedulerConfig) -> Policy | None:
+    """Import the user's policy when one is named as ``module:Class``; the scheduler makes its own ones.
+
+    Raises:
+        ConfigError: there is no such module or class.
+    """
+    module_name, colon, class_name = config.scheduling_policy.partition(":")
+    if not colon:
+        return None
+    try:
+        policy: Policy = getattr(import_module(module_name), class_name)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"scheduling_policy {config.scheduling_policy!r} cannot be used: {error}") from error
+    for name in ("key", "may_preempt"):
+        if not callable(getattr(policy, name, None)):
+            raise ConfigError(f"scheduling_policy {config.scheduling_policy!r} has no method {name}")
+    return policy
+
+
+def make_runner(kind: str, spec: DecoderSpec, weights: Weights, config: RunnerConfig) -> ModelRunner:
+    """Return the native runner, or NumPy's when it is asked for or there is no native one.
+
+    Raises:
+        ConfigError: ``kind`` is ``native`` and the extension is not there.
+    """
+    if kind != "reference":
+        try:
+            from hotseat.runner.native import NativeRunner
+
+            return NativeRunner(spec, weights, config)
+        except ImportError as error:
+            if kind == "native":
+                raise ConfigError(f"runner is native, but the extension cannot be loaded: {error}") from error
+            logger.warning(
+                "the native extension cannot be loaded (%s): computing with NumPy, which is many times slower; "
+                "reinstall on a machine with a C++ compiler (in a source tree: make native)",
+                error,
+            )
+    from hotseat.runner.reference import ReferenceRunner
+
+    return ReferenceRunner(spec, weights, config)

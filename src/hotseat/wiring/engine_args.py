@@ -1,0 +1,162 @@
+"""The options of an engine, and the configurations of scheduler and runner that follow from them and a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hotseat import options
+from hotseat.core.config import SchedulerConfig
+from hotseat.engine import EngineConfig
+from hotseat.errors import ConfigError
+from hotseat.models import DecoderSpec, slot_shapes
+from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, resolve_dtype, resolve_kv_cache_dtype
+from hotseat.wiring.memory import plan_capacity
+
+__all__ = ["ENGINE_OPTIONS", "CapacityOptions", "EngineArgs", "ModelOptions"]
+
+_BYTES_PER_WEIGHT = {"int8": 1.07, "bf16": 2.0, "fp32": 4.0, "gguf": 1.25}  # with scales; gguf at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Which model, from where, and how it is spoken to."""
+
+    model: str | None = field(
+        default=None, metadata={"help": "GGUF file, Hugging Face directory or hub id (default: SmolLM2-135M-Instruct)"}
+    )
+    revision: str | None = field(default=None, metadata={"help": "branch, tag or commit on the hub"})
+    hf_token: str | None = field(default=None, metadata={"help": "token for the hub (default: HF_TOKEN, or the login)"})
+    offline: bool = field(default=False, metadata={"help": "use what is cached and fetch nothing"})
+    cache_dir: Path | None = field(default=None, metadata={"help": "where the default model is kept"})
+    chat_template: str | None = field(
+        default=None, metadata={"help": "Jinja file or text instead of the model's own chat template"}
+    )
+    generation_config: str = field(
+        default="auto",
+        metadata={
+            "help": "defaults for sampling fields that a request leaves out; auto: the model's own, vllm: neutral ones",
+            "choices": ["auto", "vllm"],
+        },
+    )
+    runner: str = field(
+        default="auto",
+        metadata={
+            "help": "what computes: native (C++), reference (NumPy: exact, slow); auto is native when it was built",
+            "choices": ["auto", "native", "reference"],
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.generation_config not in ("auto", "vllm"):
+            raise ConfigError(f"generation_config must be auto or vllm, not {self.generation_config!r}")
+        if self.runner not in ("auto", "native", "reference"):
+            raise ConfigError(f"runner must be auto, native or reference, not {self.runner!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityOptions:
+    """How long sequences may be and how large the KV cache is."""
+
+    max_model_len: int | str | None = field(
+        default=None,
+        metadata={"help": "longest sequence, prompt and output together: 8192 or 8k (default: what the model can)"},
+    )
+    kv_cache_memory_bytes: int | str | None = field(
+        default=None,
+        metadata={
+            "help": "size of the KV cache: 1GiB, 512MB … (default: what all seats need, but a quarter of free memory)"
+        },
+    )
+    num_kv_blocks: int | None = field(
+        default=None, metadata={"help": "blocks in the KV cache, instead of a size in bytes"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.num_kv_blocks is not None and self.num_kv_blocks < 1:
+            raise ConfigError(f"num_kv_blocks must be at least 1, not {self.num_kv_blocks}")
+
+
+ENGINE_OPTIONS = options.collect(
+    ("model", ModelOptions),
+    ("KV cache", CapacityOptions),
+    ("scheduler", SchedulerConfig),
+    ("runner", RunnerConfig),
+    ("engine", EngineConfig),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineArgs:
+    """All options of an engine: each is a field of one of the rooms' configurations."""
+
+    model: ModelOptions
+    capacity: CapacityOptions
+    engine: EngineConfig
+    values: Mapping[str, Any]  # checked; what is not here has its default
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, object], where: str = "") -> EngineArgs:
+        """Check ``values`` by name.
+
+        Raises:
+            ConfigError: a name is unknown or a value is wrong; ``where`` says in the message whose it is.
+        """
+        checked = options.from_keywords(ENGINE_OPTIONS, values, where)
+        return cls(
+            model=options.build(ModelOptions, checked),
+            capacity=options.build(CapacityOptions, checked),
+            engine=options.build(EngineConfig, checked),
+            values=checked,
+        )
+
+    def room_configs(self, spec: DecoderSpec, memory_bytes: int) -> tuple[SchedulerConfig, RunnerConfig]:
+        """Return the configurations of scheduler and runner for a model, which agree with each other."""
+        # One block and the model's length stand in until the capacity is known; everything else is checked here.
+        provisional = options.build(
+            SchedulerConfig,
+            dict(self.values) | {"max_num_batched_tokens": self._max_num_batched_tokens()},
+            max_model_len=spec.max_position_embeddings,
+            num_kv_blocks=1,
+        )
+        dtype, kv_dtype = self.values.get("dtype", "auto"), self.values.get("kv_cache_dtype", "auto")
+        plan = plan_capacity(
+            model_max_len=spec.max_position_embeddings,
+            max_model_len=self.capacity.max_model_len,
+            num_kv_blocks=self.capacity.num_kv_blocks,
+            kv_cache_memory_bytes=self.capacity.kv_cache_memory_bytes,
+            block_size=provisional.block_size,
+            bytes_per_block=kv_bytes_per_block(spec, resolve_kv_cache_dtype(dtype, kv_dtype), provisional.block_size),
+            max_num_seqs=provisional.max_num_seqs,
+            memory_bytes=max(0, memory_bytes - _weight_bytes(spec, dtype)),
+        )
+        computed: dict[str, Any] = {
+            "max_model_len": plan.max_model_len,
+            "num_kv_blocks": plan.num_kv_blocks,
+            "max_num_batched_tokens": provisional.max_num_batched_tokens,
+        }
+        return (
+            options.build(SchedulerConfig, self.values, **computed),
+            options.build(
+                RunnerConfig,
+                self.values,
+                block_size=provisional.block_size,
+                max_num_seqs=provisional.max_num_seqs,
+                **computed,
+            ),
+        )
+
+    def _max_num_batched_tokens(self) -> int:
+        """Return the token budget; one that nobody chose grows with the seats, each of which needs a token."""
+        seats = self.values.get("max_num_seqs", ENGINE_OPTIONS["max_num_seqs"].default)
+        default = max(ENGINE_OPTIONS["max_num_batched_tokens"].default, seats)
+        budget: int = self.values.get("max_num_batched_tokens", default)
+        return budget
+
+
+def _weight_bytes(spec: DecoderSpec, dtype: str) -> int:
+    num_weights = sum(math.prod(shape) for shape in slot_shapes(spec).values())
+    return int(num_weights * _BYTES_PER_WEIGHT[resolve_dtype(dtype)])
