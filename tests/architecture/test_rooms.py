@@ -1,13 +1,15 @@
 """What the import linter cannot say about the shape of the package."""
 
 import ast
+import importlib.metadata
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import hotseat
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hotseat"
@@ -72,7 +74,5 @@ def test_importing_the_package_imports_no_room() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_the_version_is_the_same_everywhere() -> None:
-    import hotseat
-
-    assert hotseat.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+def test_the_version_of_the_distribution_is_that_of_the_package() -> None:
+    assert importlib.metadata.version("hotseat") == hotseat.__version__

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotseat import LLM, SamplingParams, cli, options
+from hotseat.cli.commands import COMMANDS
 from hotseat.core.config import SchedulerConfig
 from hotseat.options import command_line
 from tiny_models import write_tiny_hf_model
@@ -119,7 +120,7 @@ def test_variables_of_kubernetes_and_of_other_commands_are_not_warned_of(
     kubernetes |= {"PORT_8000_TCP": "tcp://10.0.0.1:8000", "PORT_8000_TCP_PORT": "8000", "PORT": "tcp://10.0.0.1:8000"}
     for name, value in kubernetes.items():
         monkeypatch.setenv(f"HOTSEAT_{name}", value)
-    others = {other.prefix + name.upper() for other in cli.COMMANDS.values() for name in other.known()}
+    others = {other.prefix + name.upper() for other in COMMANDS.values() for name in other.known()}
     for variable in {*others, "HOTSEAT_CACHE_DIR", "HOTSEAT_BENCH_CONFIG", "HOTSEAT_CONFIG"}:
         if variable not in os.environ:
             monkeypatch.setenv(variable, "")
@@ -160,9 +161,9 @@ def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith(f"usage: hotseat {' '.join(command)}")
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_says_what_it_is(name: str) -> None:
-    for option in cli.COMMANDS[name].known().values():
+    for option in COMMANDS[name].known().values():
         assert option.help, f"{option.flag} has no help"
         assert option.metavar.isupper(), option.metavar
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotseat import terminal
+from hotseat.cli import terminal
 from hotseat.cli.terminal import Conversation
 from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
@@ -110,7 +110,7 @@ def test_a_conversation_that_grew_too_long_says_so_and_forgets_the_last_line(
 
 CHILD = """
 import fcntl, select, sys, termios
-from hotseat import terminal
+from hotseat.cli import terminal
 from hotseat.core.request import SamplingParams
 
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal

@@ -3,11 +3,11 @@ import json
 from itertools import pairwise
 
 import pytest
-from bench.fake_server import FakeServer
 
 from hotseat.errors import HotseatError
 from hotseat.loadgen import BenchConfig, measure, run
 from hotseat.loadgen.measure import Measurement
+from loadgen.fake_server import FakeServer
 
 
 def measured(server: FakeServer, **options: object) -> Measurement:

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from sim.worlds import Run, heavy_tailed
 
 from hotseat.simulator import Arrival, Slo
+from simulator.worlds import Run, heavy_tailed
 
 
 def random_load(num_requests: int, rate: float) -> list[Arrival]:

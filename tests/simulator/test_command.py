@@ -100,7 +100,7 @@ def test_batching_modes_side_by_side_have_a_record_each(
 
 
 def test_policies_side_by_side_may_be_the_users_own(requests: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--compare-policy", "fcfs,sjf,sim.test_command:LongestFirst", "--max-num-seqs", "2")
+    words = ("--compare-policy", "fcfs,sjf,simulator.test_command:LongestFirst", "--max-num-seqs", "2")
     out = run(capsys, "--requests", requests, *COST, *words)
     ttft = next(line.split()[-3:] for line in out.splitlines() if line.startswith("TTFT p50"))
     assert len(set(ttft)) == 3, "three policies, three orders"

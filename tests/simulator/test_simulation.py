@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sim.worlds import Run, heavy_tailed
 
 from hotseat.core.request import FinishReason
 from hotseat.simulator import Arrival, StepCost
+from simulator.worlds import Run, heavy_tailed
 
 ONE_SECOND = StepCost(base_s=1.0, per_token_s=0.0, per_context_token_s=0.0)
 

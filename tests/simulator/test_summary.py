@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sim.worlds import Run
 
 from hotseat.core.request import FinishReason
 from hotseat.errors import ConfigError
@@ -13,6 +12,7 @@ from hotseat.simulator import Arrival, Slo, StepCost
 from hotseat.simulator.observer import Outcome
 from hotseat.simulator.summary import Spread
 from hotseat.simulator.tables import format_comparison, format_summary
+from simulator.worlds import Run
 
 
 def outcome(**fields: Any) -> Outcome:
