@@ -4,7 +4,7 @@ import builtins
 import logging
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,7 +122,8 @@ def test_a_policy_of_the_users_own_is_imported(model: str, monkeypatch: pytest.M
     module = ModuleType("my_policies")
     module.Lifo = Lifo  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_policies", module)
-    assert isinstance(components_of(model, scheduling_policy="my_policies:Lifo").scheduler.policy, Lifo)
+    policy = components_of(model, scheduling_policy="my_policies:Lifo").scheduler.policy
+    assert policy.key(SimpleNamespace(arrived_at=3.0), 5.0) == (-3.0,)
 
 
 @pytest.mark.parametrize("runner", ["auto", "reference"])
