@@ -168,7 +168,7 @@ def connect(url: str) -> socket.socket:
 def written(**fields: Any) -> bytes:
     """Return a request as it goes over the wire."""
     body = json.dumps({"prompt": "a", "temperature": 0, **fields}).encode()
-    headers = ["host: x", "content-type: application/json", f"content-length: {len(body)}"]
+    headers = ["host: localhost", "content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join(["POST /v1/completions HTTP/1.1", *headers, "", ""]).encode() + body
 
 
