@@ -167,7 +167,7 @@ class GgufVocabulary:
 
     def _texts(self, key: str) -> Sequence[str]:
         value = self._fields.get(key)
-        if value is None or len(value) == 0:
+        if value is None or (isinstance(value, list | np.ndarray | str) and len(value) == 0):
             raise ModelError(f"the GGUF file has no tokenizer.ggml.{key}")
         if not isinstance(value, list) or set(map(type, value)) != {str}:
             raise _wrong_type(key, "a list of texts", value)
