@@ -1,6 +1,7 @@
 """Thousands of mutated model files: each is loaded or refused, in little time and memory."""
 
 import struct
+import time
 
 import numpy as np
 import pytest
@@ -55,10 +56,11 @@ def test_a_value_of_a_wrong_type_is_refused_by_the_name_of_its_key(key, value):
         Tokenizer.from_gguf(SENTENCEPIECE | {f"tokenizer.ggml.{key}": value})
 
 
-def test_a_token_of_a_million_characters_is_refused_at_once():
+def test_a_token_of_a_million_characters_costs_little_time():
     tokens = [*SENTENCEPIECE["tokenizer.ggml.tokens"], "a" * 1_000_000]
-    with pytest.raises(ModelError, match="1000000 characters"):
-        Tokenizer.from_gguf(SENTENCEPIECE | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [0.0] * 7})
+    began_at = time.process_time()
+    Tokenizer.from_gguf(SENTENCEPIECE | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [0.0] * 7})
+    assert time.process_time() - began_at < 5  # a slice for each of its cuts would copy 1e12 characters
 
 
 def test_a_tokenizer_takes_the_metadata_as_the_reader_gives_them():
