@@ -19,24 +19,24 @@ constexpr int kPeakItems = 8;  // a thread
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Call `measured(member)` on all members of the team and return the seconds that it took. They begin together: a
+// Call `measured(worker)` on all workers of the pool and return the seconds that it took. They begin together: a
 // thread that still wakes up would otherwise make the others look slow.
 template <class Measured>
-double time_together(Team& team, Measured&& measured) {
+double time_together(ThreadPool& pool, Measured&& measured) {
     std::atomic<int> arrived{0};
     std::atomic<bool> may_begin{false};
     Clock::time_point start, end;
-    team.run([&](int member) {
-        team.for_each(team.size(), member, [&](int, int) {
-            if (arrived.fetch_add(1) + 1 == team.size()) {
+    pool.run([&](int worker) {
+        pool.for_each(pool.size(), worker, [&](int, int) {
+            if (arrived.fetch_add(1) + 1 == pool.size()) {
                 start = Clock::now();
                 may_begin.store(true, std::memory_order_release);
             }
             while (!may_begin.load(std::memory_order_acquire)) {
             }
         });
-        measured(member);
-        if (member == 0) end = Clock::now();
+        measured(worker);
+        if (worker == 0) end = Clock::now();
     });
     return std::chrono::duration<double>(end - start).count();
 }
@@ -53,12 +53,12 @@ void fill(float* values, size_t count) {
 }  // namespace
 
 LimitProbe::LimitProbe(int num_threads, size_t buffer_bytes)
-    : team_(num_threads),
+    : pool_(num_threads),
       buffer_(std::max(buffer_bytes / kReadItem, size_t{1}) * kReadItem),
       results_(static_cast<size_t>(num_threads) * kStateFloats, 0.5f) {
     const int num_items = static_cast<int>(buffer_.size() / kReadItem);
-    team_.run([&](int member) {
-        team_.for_each(num_items, member, [&](int item, int) {
+    pool_.run([&](int worker) {
+        pool_.for_each(num_items, worker, [&](int item, int) {
             fill(reinterpret_cast<float*>(buffer_.as<uint8_t>() + item * kReadItem), kReadItem / sizeof(float));
         });
     });
@@ -68,8 +68,8 @@ double LimitProbe::read_bandwidth(const KernelTable& kernels) {
     const int num_items = static_cast<int>(buffer_.size() / kReadItem), first = next_item_;
     const int count = std::min(num_items, kReadItems);
     next_item_ = (first + count) % num_items;
-    const double seconds = time_together(team_, [&](int member) {
-        team_.for_each(count, member, [&](int i, int who) {
+    const double seconds = time_together(pool_, [&](int worker) {
+        pool_.for_each(count, worker, [&](int i, int who) {
             const size_t item = (first + i) % num_items;
             results_[who] += kernels.read_memory(buffer_.as<uint8_t>() + item * kReadItem, kReadItem);
         });
@@ -85,9 +85,9 @@ double LimitProbe::peak(const KernelTable& kernels, WeightMode mode) {
         seconds = seconds_since(start);
     }
     std::fill(results_.begin(), results_.end(), 0.5f);
-    std::vector<double> operations(team_.size());
-    const double seconds = time_together(team_, [&](int member) {
-        team_.for_each(kPeakItems * team_.size(), member, [&](int, int who) {
+    std::vector<double> operations(pool_.size());
+    const double seconds = time_together(pool_, [&](int worker) {
+        pool_.for_each(kPeakItems * pool_.size(), worker, [&](int, int who) {
             float* state = results_.data() + static_cast<size_t>(who) * kStateFloats;
             operations[who] += static_cast<double>(kernels.multiply_in_registers(mode, rounds, state));
         });
@@ -100,15 +100,15 @@ double LimitProbe::peak(const KernelTable& kernels, WeightMode mode) {
 LinearProbe::LinearProbe(const KernelTable& packer, WeightMode mode, int in_features,
                          const std::vector<StoredMatrix>& sources, Epilogue epilogue, int num_copies, int max_rows,
                          int num_threads)
-    : team_(num_threads), epilogue_(epilogue), max_rows_(max_rows) {
+    : pool_(num_threads), epilogue_(epilogue), max_rows_(max_rows) {
     const bool is_swiglu = epilogue == Epilogue::swiglu;
     if (sources.empty() || in_features < 1 || num_copies < 1 || max_rows < 1 || (is_swiglu && sources.size() != 2))
         throw std::invalid_argument("sizes must be positive, and swiglu has gate and up");
     for (int i = 0; i < num_copies; ++i)
-        copies_.emplace_back(packer, team_, arena_, mode, in_features, sources, is_swiglu);
+        copies_.emplace_back(packer, pool_, arena_, mode, in_features, sources, is_swiglu);
 
     const Linear& linear = copies_.front();
-    rows_.stride = (linear.encoded_row_bytes() + 63) / 64 * 64;
+    rows_.stride = (linear.packed_row_bytes() + 63) / 64 * 64;
     values_ = Memory(max_rows * rows_.stride);
     scale_ = Memory(max_rows * sizeof(float));
     sum_ = Memory(max_rows * sizeof(int32_t));
@@ -121,7 +121,7 @@ LinearProbe::LinearProbe(const KernelTable& packer, WeightMode mode, int in_feat
     fill(numbers.data(), numbers.size());
     for (int i = 0; i < max_rows; ++i) {
         std::copy_n(numbers.begin() + i, in_features, row.begin());
-        linear.encode(packer, row.data(), rows_, i);
+        linear.pack_row(packer, row.data(), rows_, i);
     }
 }
 
@@ -130,10 +130,10 @@ double LinearProbe::seconds(const KernelTable& kernels, int rows, int count) {
     const int num_items = copies_.front().num_items(rows);
     const size_t first = next_copy_;
     next_copy_ = (first + count) % copies_.size();
-    const double seconds = time_together(team_, [&](int member) {
+    const double seconds = time_together(pool_, [&](int worker) {
         for (int i = 0; i < count; ++i) {
             const Linear& linear = copies_[(first + i) % copies_.size()];
-            team_.for_each(num_items, member, [&](int item, int) {
+            pool_.for_each(num_items, worker, [&](int item, int) {
                 linear.compute(kernels, rows_, rows, out_.as<float>(), out_stride_, epilogue_, item);
             });
         }

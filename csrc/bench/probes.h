@@ -6,7 +6,7 @@
 
 #include "decoder/linear.h"
 #include "decoder/memory.h"
-#include "decoder/team.h"
+#include "decoder/thread_pool.h"
 #include "kernels/table.h"
 
 namespace hotseat {
@@ -24,10 +24,10 @@ public:
     double peak(const KernelTable& kernels, WeightMode mode);
 
 private:
-    Team team_;
+    ThreadPool pool_;
     Memory buffer_;
     int next_item_ = 0;
-    std::vector<float> results_;  // of each member, so that nothing is optimised away
+    std::vector<float> results_;  // of each worker, so that nothing is optimised away
 };
 
 // Multiplications of random rows with `num_copies` copies of one matrix, taken in
@@ -43,14 +43,14 @@ public:
     double seconds(const KernelTable& kernels, int rows, int count);
 
 private:
-    Team team_;
+    ThreadPool pool_;
     Epilogue epilogue_;
     Arena arena_;
     std::vector<Linear> copies_;
     size_t next_copy_ = 0;
     int max_rows_;
     Memory values_, scale_, sum_, out_;
-    EncodedRows rows_{};
+    PackedRows rows_{};
     size_t out_stride_;
 };
 

@@ -254,7 +254,7 @@ NB_MODULE(_native, m) {
         "supported_isas", [] { return names_of(this_machine().tables); },
         "Instruction sets that this machine runs, the best last.");
     m.def(
-        "deviating_isas", [] { return names_of(this_machine().deviating); },
+        "rejected_isas", [] { return names_of(this_machine().rejected); },
         "Instruction sets that it has besides, whose bf16 products are not as defined.");
     nb::class_<BoundDecoder>(m, "Decoder")
         .def(nb::init<const nb::dict&, const nb::dict&, const std::string&, const std::string&, int>(),

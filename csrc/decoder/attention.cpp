@@ -1,8 +1,8 @@
-// How attention's work is cut into items, and how spans become rows. The
+// How attention's work is cut into items, and how partitions become rows. The
 // arithmetic is in kernels/attention.h.
 //
-// A member's scratch, for prefills: running states of all query rows of an item,
-// and results of one span for a tile of them.
+// A worker's scratch, for prefills: running states of all query rows of an item,
+// and results of one partition for a tile of them.
 #include <algorithm>
 
 #include "decoder/decoder.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kQueriesPerItem = 32;
 
-int num_spans(int length) { return (length + kSpan - 1) / kSpan; }
+int num_partitions(int length) { return (length + kPartition - 1) / kPartition; }
 
 // Values, then maxima, then sums.
 AttentionState states_in(float* memory, int rows, int padded) {
@@ -26,18 +26,18 @@ AttentionState from_row(const AttentionState& states, int row, int padded) {
 
 }  // namespace
 
-// One span's result of one KV head: for each query head of the group its
+// One partition's result of one KV head: for each query head of the tile its
 // values, then maxima, then sums.
-float* Decoder::partial(int chunk, int head, int span) const {
-    const size_t floats = static_cast<size_t>(group_size_) * (kv_.head_dim_padded() + 2);
-    const size_t index = static_cast<size_t>(span) * shape_.num_kv_heads + head;
+float* Decoder::partial(int chunk, int head, int partition) const {
+    const size_t floats = static_cast<size_t>(query_group_size_) * (kv_.head_dim_padded() + 2);
+    const size_t index = static_cast<size_t>(partition) * shape_.num_kv_heads + head;
     return const_cast<float*>(partials_.data()) + partial_start_[chunk] + index * floats;
 }
 
 void Decoder::plan_attention() {
     items_.clear();
     size_t num_floats = 0;
-    const size_t floats_per_partial = static_cast<size_t>(group_size_) * (kv_.head_dim_padded() + 2);
+    const size_t floats_per_partial = static_cast<size_t>(query_group_size_) * (kv_.head_dim_padded() + 2);
     int longest_query = 0;
     for (int chunk = 0; chunk < counts_.num_chunks; ++chunk) {
         const int first = batch_.query_start[chunk], num_queries = batch_.query_start[chunk + 1] - first;
@@ -52,15 +52,15 @@ void Decoder::plan_attention() {
                     items_.push_back({chunk, head, -1, start, std::min(kQueriesPerItem, num_queries - start)});
         } else {
             partial_start_[chunk] = num_floats;
-            const int spans = num_spans(batch_.context_lens[chunk]);
-            num_floats += static_cast<size_t>(spans) * shape_.num_kv_heads * floats_per_partial;
-            for (int span = 0; span < spans; ++span)
-                for (int head = 0; head < shape_.num_kv_heads; ++head) items_.push_back({chunk, head, span, 0, 1});
+            const int partitions = num_partitions(batch_.context_lens[chunk]);
+            num_floats += static_cast<size_t>(partitions) * shape_.num_kv_heads * floats_per_partial;
+            for (int partition = 0; partition < partitions; ++partition)
+                for (int head = 0; head < shape_.num_kv_heads; ++head) items_.push_back({chunk, head, partition, 0, 1});
         }
     }
-    std::stable_partition(items_.begin(), items_.end(), [](const AttentionItem& item) { return item.span < 0; });
+    std::stable_partition(items_.begin(), items_.end(), [](const AttentionItem& item) { return item.partition < 0; });
     if (partials_.size() < num_floats) partials_.resize(num_floats);
-    const size_t rows = static_cast<size_t>(group_size_) * std::min(kQueriesPerItem, longest_query);
+    const size_t rows = static_cast<size_t>(query_group_size_) * std::min(kQueriesPerItem, longest_query);
     const size_t dim = kv_.head_dim_padded();
     const size_t needed = (rows + kAttentionRows) * (dim + 2) * sizeof(float);
     for (Scratch& scratch : scratch_)
@@ -68,15 +68,15 @@ void Decoder::plan_attention() {
 }
 
 void Decoder::attend(int layer, const AttentionItem& item, Scratch& scratch) {
-    if (item.span >= 0)
+    if (item.partition >= 0)
         attend_decode(layer, item);
     else
         attend_prefill(layer, item, scratch.attention);
 }
 
-// The queries of a KV head's group of query heads, row by row.
+// The queries of a KV head's tile of query heads, row by row.
 uint8_t* Decoder::queries(int head, int row) const {
-    const size_t index = (static_cast<size_t>(head) * limits_.max_num_batched_tokens + row) * group_size_;
+    const size_t index = (static_cast<size_t>(head) * limits_.max_num_batched_tokens + row) * query_group_size_;
     return queries_.as<uint8_t>() + index * query_stride_;
 }
 
@@ -87,58 +87,60 @@ void Decoder::attend_tile(const AttentionTile& tile) const {
 void Decoder::attend_decode(int layer, const AttentionItem& item) {
     const int padded = kv_.head_dim_padded();
     const auto view_of = [&](const AttentionItem& i) {
-        return kv_.view(layer, i.head, block_table(i.chunk), i.span, batch_.context_lens[i.chunk]);
+        return kv_.view(layer, i.head, block_table(i.chunk), i.partition, batch_.context_lens[i.chunk]);
     };
-    const SpanView span = view_of(item);
-    // The item that this member will most likely take next; decodes are the last items.
+    const KvPartition partition = view_of(item);
+    // The item that this worker will most likely take next; decodes are the last items.
     const bool is_last = &item == &items_.back();
-    const SpanView next = is_last ? span : view_of(*(&item + 1));
-    const AttentionState results = states_in(partial(item.chunk, item.head, item.span), group_size_, padded);
+    const KvPartition next = is_last ? partition : view_of(*(&item + 1));
+    const AttentionState results = states_in(partial(item.chunk, item.head, item.partition), query_group_size_, padded);
     int limits[kAttentionRows];
-    std::fill_n(limits, kAttentionRows, span.num_positions);
-    for (int first = 0; first < group_size_; first += kAttentionRows)
+    std::fill_n(limits, kAttentionRows, partition.num_positions);
+    for (int first = 0; first < query_group_size_; first += kAttentionRows)
         attend_tile({
             .queries = queries(item.head, batch_.query_start[item.chunk]) + first * query_stride_,
             .query_stride = query_stride_,
             .limits = limits,
-            .rows = std::min(kAttentionRows, group_size_ - first),
+            .rows = std::min(kAttentionRows, query_group_size_ - first),
             .head_dim = shape_.head_dim,
             .head_dim_padded = padded,
-            .span = &span,
+            .partition = &partition,
             .next = is_last || first > 0 ? nullptr : &next,
             .out = from_row(results, first, padded),
         });
 }
 
-// Merge the spans of a decode row into attention output; a prefill row is
+// Merge the partitions of a decode row into attention output; a prefill row is
 // finished already.
 void Decoder::finish_decode_row(int row, float* out) const {
     const int chunk = chunk_of_row_[row], dim = shape_.head_dim, padded = kv_.head_dim_padded();
     if (batch_.query_start[chunk + 1] - batch_.query_start[chunk] > 1) return;
-    const int spans = num_spans(batch_.context_lens[chunk]);
+    const int partitions = num_partitions(batch_.context_lens[chunk]);
     for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        const AttentionState state = states_in(partial(chunk, head, 0), group_size_, padded);
-        for (int span = 1; span < spans; ++span) {
-            const AttentionState next = states_in(partial(chunk, head, span), group_size_, padded);
-            for (int r = 0; r < group_size_; r += kAttentionRows)
-                kernels_.merge_spans(from_row(state, r, padded), from_row(next, r, padded),
-                                     std::min(kAttentionRows, group_size_ - r), padded);
+        const AttentionState state = states_in(partial(chunk, head, 0), query_group_size_, padded);
+        for (int partition = 1; partition < partitions; ++partition) {
+            const AttentionState next = states_in(partial(chunk, head, partition), query_group_size_, padded);
+            for (int r = 0; r < query_group_size_; r += kAttentionRows)
+                kernels_.merge_partitions(from_row(state, r, padded), from_row(next, r, padded),
+                                          std::min(kAttentionRows, query_group_size_ - r), padded);
         }
-        for (int r = 0; r < group_size_; ++r)
-            kernels_.divide(state.values + r * padded, state.sum[r], dim, out + (head * group_size_ + r) * dim);
+        for (int r = 0; r < query_group_size_; ++r)
+            kernels_.divide(state.values + r * padded, state.sum[r], dim, out + (head * query_group_size_ + r) * dim);
     }
 }
 
-// Rows of an item against one span, from the first row that sees it.
-void Decoder::attend_span(const AttentionItem& item, int span_index, const SpanView& span, const SpanView* next,
-                          const AttentionState& states, const AttentionState& results) const {
-    const int padded = kv_.head_dim_padded(), rows = item.num_queries * group_size_;
+// Rows of an item against one partition, from the first row that sees it.
+void Decoder::attend_partition(const AttentionItem& item, int partition_index, const KvPartition& partition,
+                               const KvPartition* next, const AttentionState& states,
+                               const AttentionState& results) const {
+    const int padded = kv_.head_dim_padded(), rows = item.num_queries * query_group_size_;
     const int first_row = batch_.query_start[item.chunk] + item.first_query;
-    const int before = batch_.positions[first_row] - span_index * kSpan;  // the first query's place in the span
+    const int before =
+        batch_.positions[first_row] - partition_index * kPartition;  // the first query's place in the partition
     int limits[kAttentionRows];
-    for (int first = std::max(-before, 0) * group_size_; first < rows; first += kAttentionRows) {
+    for (int first = std::max(-before, 0) * query_group_size_; first < rows; first += kAttentionRows) {
         const int num = std::min(kAttentionRows, rows - first);
-        for (int r = 0; r < num; ++r) limits[r] = std::min(before + (first + r) / group_size_ + 1, kSpan);
+        for (int r = 0; r < num; ++r) limits[r] = std::min(before + (first + r) / query_group_size_ + 1, kPartition);
         const AttentionState state = from_row(states, first, padded);
         attend_tile({
             .queries = queries(item.head, first_row) + first * query_stride_,
@@ -147,31 +149,31 @@ void Decoder::attend_span(const AttentionItem& item, int span_index, const SpanV
             .rows = num,
             .head_dim = shape_.head_dim,
             .head_dim_padded = padded,
-            .span = &span,
+            .partition = &partition,
             .next = next,
-            .out = span_index == 0 ? state : results,
+            .out = partition_index == 0 ? state : results,
         });
-        if (span_index > 0) kernels_.merge_spans(state, results, num, padded);
+        if (partition_index > 0) kernels_.merge_partitions(state, results, num, padded);
         next = nullptr;
     }
 }
 
 void Decoder::attend_prefill(int layer, const AttentionItem& item, const Memory& scratch) {
-    const int dim = shape_.head_dim, padded = kv_.head_dim_padded(), rows = item.num_queries * group_size_;
+    const int dim = shape_.head_dim, padded = kv_.head_dim_padded(), rows = item.num_queries * query_group_size_;
     const int first_row = batch_.query_start[item.chunk] + item.first_query;
     const int length = batch_.positions[first_row] + item.num_queries;
     const AttentionState states = states_in(scratch.as<float>(), rows, padded);
     const AttentionState results = states_in(scratch.as<float>() + rows * (padded + 2), kAttentionRows, padded);
     const auto view_of = [&](int s) { return kv_.view(layer, item.head, block_table(item.chunk), s, length); };
-    SpanView span = view_of(0);
-    for (int s = 0; s < num_spans(length); ++s) {
-        const bool is_last = s + 1 == num_spans(length);
-        const SpanView next = is_last ? span : view_of(s + 1);
-        attend_span(item, s, span, is_last ? nullptr : &next, states, results);
-        span = next;
+    KvPartition partition = view_of(0);
+    for (int s = 0; s < num_partitions(length); ++s) {
+        const bool is_last = s + 1 == num_partitions(length);
+        const KvPartition next = is_last ? partition : view_of(s + 1);
+        attend_partition(item, s, partition, is_last ? nullptr : &next, states, results);
+        partition = next;
     }
     for (int i = 0; i < rows; ++i) {
-        const int query = i / group_size_, head = item.head * group_size_ + i % group_size_;
+        const int query = i / query_group_size_, head = item.head * query_group_size_ + i % query_group_size_;
         kernels_.divide(states.values + i * padded, states.sum[i], dim,
                         attended_.as<float>() + static_cast<size_t>(first_row + query) * q_size_ + head * dim);
     }

@@ -23,13 +23,13 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
       limits_(limits),
       mode_(mode),
       kernels_(kernels),
-      team_(num_threads),
+      pool_(num_threads),
       kv_({shape_.num_layers, shape_.num_kv_heads, shape_.head_dim, limits.num_kv_blocks, limits.block_size,
            limits.kv_is_fp32}),
       layers_(shape_.num_layers),
       q_size_(shape_.num_heads * shape_.head_dim),
       kv_size_(shape_.num_kv_heads * shape_.head_dim),
-      group_size_(shape_.num_heads / shape_.num_kv_heads) {
+      query_group_size_(shape_.num_heads / shape_.num_kv_heads) {
     const size_t tokens = limits.max_num_batched_tokens, half = shape_.head_dim / 2;
     cosine_ = Memory(limits.max_model_len * half * sizeof(float));
     sine_ = Memory(limits.max_model_len * half * sizeof(float));
@@ -42,13 +42,13 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
         }
     x_ = Memory(tokens * shape_.hidden_size * sizeof(float));
     const int widest = std::max({shape_.hidden_size, shape_.intermediate_size, q_size_});
-    encoded_.stride = (encoded_row_bytes(mode, widest) + 63) / 64 * 64;
-    encoded_values_ = Memory(tokens * encoded_.stride);
-    encoded_scale_ = Memory(tokens * sizeof(float));
-    encoded_sum_ = Memory(tokens * sizeof(int32_t));
-    encoded_.values = encoded_values_.as<uint8_t>();
-    encoded_.scale = encoded_scale_.as<float>();
-    encoded_.sum = encoded_sum_.as<int32_t>();
+    packed_.stride = (packed_row_bytes(mode, widest) + 63) / 64 * 64;
+    packed_values_ = Memory(tokens * packed_.stride);
+    packed_scale_ = Memory(tokens * sizeof(float));
+    packed_sum_ = Memory(tokens * sizeof(int32_t));
+    packed_.values = packed_values_.as<uint8_t>();
+    packed_.scale = packed_scale_.as<float>();
+    packed_.sum = packed_sum_.as<int32_t>();
     qkv_ = Memory(tokens * (q_size_ + 2 * kv_size_) * sizeof(float));
     query_stride_ = limits.kv_is_fp32 ? shape_.head_dim * sizeof(float) : even_head_dim(shape_.head_dim) * 2;
     queries_ = Memory(tokens * shape_.num_heads * query_stride_);
@@ -67,7 +67,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
 }
 
 void Decoder::set_output(const StoredMatrix& matrix) {
-    output_ = Linear(kernels_, team_, weights_, mode_, shape_.hidden_size, {matrix}, false);
+    output_ = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, {matrix}, false);
 }
 
 void Decoder::set_norms(int layer, std::vector<float> attention, std::vector<float> mlp) {
@@ -76,19 +76,19 @@ void Decoder::set_norms(int layer, std::vector<float> attention, std::vector<flo
 }
 
 void Decoder::set_qkv(int layer, const StoredMatrix& q, const StoredMatrix& k, const StoredMatrix& v) {
-    layers_.at(layer).qkv = Linear(kernels_, team_, weights_, mode_, shape_.hidden_size, {q, k, v}, false);
+    layers_.at(layer).qkv = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, {q, k, v}, false);
 }
 
 void Decoder::set_attention_output(int layer, const StoredMatrix& matrix) {
-    layers_.at(layer).attention_output = Linear(kernels_, team_, weights_, mode_, q_size_, {matrix}, false);
+    layers_.at(layer).attention_output = Linear(kernels_, pool_, weights_, mode_, q_size_, {matrix}, false);
 }
 
 void Decoder::set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up) {
-    layers_.at(layer).gate_up = Linear(kernels_, team_, weights_, mode_, shape_.hidden_size, {gate, up}, true);
+    layers_.at(layer).gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, {gate, up}, true);
 }
 
 void Decoder::set_down(int layer, const StoredMatrix& matrix) {
-    layers_.at(layer).down = Linear(kernels_, team_, weights_, mode_, shape_.intermediate_size, {matrix}, false);
+    layers_.at(layer).down = Linear(kernels_, pool_, weights_, mode_, shape_.intermediate_size, {matrix}, false);
 }
 
 void Decoder::bind(const SamplerInputs& inputs, const BatchArrays& batch, const ResultArrays& results) {
@@ -116,20 +116,20 @@ void Decoder::step(const BatchCounts& counts) {
     if (counts.num_tokens == 0) return;
     timer_.start();
     plan_attention();
-    team_.run([this](int member) { run_member(member); });
+    pool_.run([this](int worker) { run_worker(worker); });
     timer_.count(Work::other);
 }
 
-void Decoder::run_member(int member) {
-    const int per_item = rows_per_item(counts_.num_tokens, team_.size());
-    team_.for_each((counts_.num_tokens + per_item - 1) / per_item, member, [&](int item, int) {
+void Decoder::run_worker(int worker) {
+    const int per_item = rows_per_item(counts_.num_tokens, pool_.size());
+    pool_.for_each((counts_.num_tokens + per_item - 1) / per_item, worker, [&](int item, int) {
         const int end = std::min((item + 1) * per_item, counts_.num_tokens);
         for (int row = item * per_item; row < end; ++row) embed(row);
     });
-    count(Work::other, member);
-    for (int layer = 0; layer < shape_.num_layers; ++layer) run_layer(layer, member);
-    sample_rows(member);
-    prompt_logprobs(member);
+    count(Work::other, worker);
+    for (int layer = 0; layer < shape_.num_layers; ++layer) run_layer(layer, worker);
+    sample_rows(worker);
+    prompt_logprobs(worker);
 }
 
 void Decoder::embed(int row) {
@@ -137,70 +137,69 @@ void Decoder::embed(int row) {
                             shape_.hidden_size, x_.as<float>() + static_cast<size_t>(row) * shape_.hidden_size);
 }
 
-void Decoder::run_layer(int index, int member) {
+void Decoder::run_layer(int index, int worker) {
     const Layer& layer = layers_[index];
     const int rows = counts_.num_tokens;
     const size_t hidden = shape_.hidden_size, qkv_stride = q_size_ + 2 * kv_size_;
-    const int per_item = rows_per_item(rows, team_.size());
+    const int per_item = rows_per_item(rows, pool_.size());
     const int row_items = (rows + per_item - 1) / per_item;
 
-    encode_normed(layer.attention_norm.data(), layer.qkv, member, rows, nullptr);
-    multiply(layer.qkv, member, rows, qkv_.as<float>(), qkv_stride, Epilogue::store);
-    team_.for_each(row_items, member, [&](int item, int) {
+    pack_normed(layer.attention_norm.data(), layer.qkv, worker, rows, nullptr);
+    multiply(layer.qkv, worker, rows, qkv_.as<float>(), qkv_stride, Epilogue::store);
+    pool_.for_each(row_items, worker, [&](int item, int) {
         const int end = std::min((item + 1) * per_item, rows);
-        for (int row = item * per_item; row < end; ++row) rotate_and_store(index, row);
+        for (int row = item * per_item; row < end; ++row) rope_and_store(index, row);
     });
-    count(Work::rope, member);
-    team_.for_each(static_cast<int>(items_.size()), member,
+    count(Work::rope, worker);
+    pool_.for_each(static_cast<int>(items_.size()), worker,
                    [&](int item, int who) { attend(index, items_[item], scratch_[who]); });
-    count(Work::attention, member);
-    team_.for_each(row_items, member, [&](int item, int) {
+    count(Work::attention, worker);
+    pool_.for_each(row_items, worker, [&](int item, int) {
         const int end = std::min((item + 1) * per_item, rows);
         for (int row = item * per_item; row < end; ++row) {
             float* out = attended_.as<float>() + static_cast<size_t>(row) * q_size_;
             finish_decode_row(row, out);
-            layer.attention_output.encode(kernels_, out, encoded_, row);
+            layer.attention_output.pack_row(kernels_, out, packed_, row);
         }
     });
-    count(Work::encode, member);
-    multiply(layer.attention_output, member, rows, x_.as<float>(), hidden, Epilogue::add);
-    encode_normed(layer.mlp_norm.data(), layer.gate_up, member, rows, nullptr);
-    multiply(layer.gate_up, member, rows, mlp_.as<float>(), shape_.intermediate_size, Epilogue::swiglu);
-    team_.for_each(row_items, member, [&](int item, int) {
+    count(Work::pack, worker);
+    multiply(layer.attention_output, worker, rows, x_.as<float>(), hidden, Epilogue::add);
+    pack_normed(layer.mlp_norm.data(), layer.gate_up, worker, rows, nullptr);
+    multiply(layer.gate_up, worker, rows, mlp_.as<float>(), shape_.intermediate_size, Epilogue::swiglu);
+    pool_.for_each(row_items, worker, [&](int item, int) {
         const int end = std::min((item + 1) * per_item, rows);
         for (int row = item * per_item; row < end; ++row)
-            layer.down.encode(kernels_, mlp_.as<float>() + static_cast<size_t>(row) * shape_.intermediate_size,
-                              encoded_, row);
+            layer.down.pack_row(kernels_, mlp_.as<float>() + static_cast<size_t>(row) * shape_.intermediate_size,
+                                packed_, row);
     });
-    count(Work::encode, member);
-    multiply(layer.down, member, rows, x_.as<float>(), hidden, Epilogue::add);
+    count(Work::pack, worker);
+    multiply(layer.down, worker, rows, x_.as<float>(), hidden, Epilogue::add);
 }
 
-// Encode norm(x) of rows `gather[i]`, or of row i without a gather list, as row
+// Pack norm(x) of rows `gather[i]`, or of row i without a gather list, as row
 // i.
-void Decoder::encode_normed(const float* weight, const Linear& linear, int member, int num_rows,
-                            const int32_t* gather) {
-    const int per_item = rows_per_item(num_rows, team_.size());
-    team_.for_each((num_rows + per_item - 1) / per_item, member, [&](int item, int who) {
+void Decoder::pack_normed(const float* weight, const Linear& linear, int worker, int num_rows, const int32_t* gather) {
+    const int per_item = rows_per_item(num_rows, pool_.size());
+    pool_.for_each((num_rows + per_item - 1) / per_item, worker, [&](int item, int who) {
         float* normed = scratch_[who].row.data();
         const int end = std::min((item + 1) * per_item, num_rows);
         for (int i = item * per_item; i < end; ++i) {
             const size_t row = gather == nullptr ? i : gather[i];
             kernels_.rms_norm(x_.as<float>() + row * shape_.hidden_size, weight, shape_.hidden_size, shape_.norm_eps,
                               normed);
-            linear.encode(kernels_, normed, encoded_, i);
+            linear.pack_row(kernels_, normed, packed_, i);
         }
     });
-    count(Work::encode, member);
+    count(Work::pack, worker);
 }
 
-void Decoder::multiply(const Linear& linear, int member, int num_rows, float* out, size_t stride, Epilogue epilogue) {
-    team_.for_each(linear.num_items(num_rows), member,
-                   [&](int item, int) { linear.compute(kernels_, encoded_, num_rows, out, stride, epilogue, item); });
-    count(&linear == &output_ ? Work::head : Work::linear, member);
+void Decoder::multiply(const Linear& linear, int worker, int num_rows, float* out, size_t stride, Epilogue epilogue) {
+    pool_.for_each(linear.num_items(num_rows), worker,
+                   [&](int item, int) { linear.compute(kernels_, packed_, num_rows, out, stride, epilogue, item); });
+    count(&linear == &output_ ? Work::head : Work::linear, worker);
 }
 
-void Decoder::rotate_and_store(int layer, int row) {
+void Decoder::rope_and_store(int layer, int row) {
     const int dim = shape_.head_dim, position = batch_.positions[row], chunk = chunk_of_row_[row];
     const float* cosine = cosine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
     const float* sine = sine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
@@ -212,7 +211,7 @@ void Decoder::rotate_and_store(int layer, int row) {
     const float q_factor = shape_.rope_factor * kLog2E / std::sqrt(static_cast<float>(dim));
     for (int head = 0; head < shape_.num_heads; ++head) {
         kernels_.rope(q + head * dim, cosine, sine, dim, q_factor);
-        uint8_t* query = queries(head / group_size_, row) + head % group_size_ * query_stride_;
+        uint8_t* query = queries(head / query_group_size_, row) + head % query_group_size_ * query_stride_;
         if (limits_.kv_is_fp32)
             std::memcpy(query, q + head * dim, query_stride_);
         else
@@ -230,16 +229,16 @@ const int32_t* Decoder::block_table(int chunk) const {
 }
 
 // Leave logits of rows[0 .. num_rows) in logits_.
-void Decoder::compute_logits(const int32_t* rows, int num_rows, int member) {
-    encode_normed(output_norm_.data(), output_, member, num_rows, rows);
-    multiply(output_, member, num_rows, logits_.as<float>(), logits_stride_, Epilogue::store);
+void Decoder::compute_logits(const int32_t* rows, int num_rows, int worker) {
+    pack_normed(output_norm_.data(), output_, worker, num_rows, rows);
+    multiply(output_, worker, num_rows, logits_.as<float>(), logits_stride_, Epilogue::store);
 }
 
-void Decoder::sample_rows(int member) {
+void Decoder::sample_rows(int worker) {
     const int num_rows = counts_.num_samples;
     if (num_rows == 0) return;
-    compute_logits(batch_.sample_rows, num_rows, member);
-    team_.for_each(num_rows, member, [&](int i, int who) {
+    compute_logits(batch_.sample_rows, num_rows, worker);
+    pool_.for_each(num_rows, worker, [&](int i, int who) {
         const float* logits = logits_.as<float>() + i * logits_stride_;
         SamplerScratch& scratch = *scratch_[who].sampler;
         const int seat = batch_.sample_seats[i];
@@ -251,21 +250,21 @@ void Decoder::sample_rows(int member) {
             write_logprobs(kernels_, logits, shape_.vocab_size, results_.token_ids[i], num_top, scratch,
                            results_.sampled, i);
     });
-    count(Work::sampling, member);
+    count(Work::sampling, worker);
 }
 
-void Decoder::prompt_logprobs(int member) {
+void Decoder::prompt_logprobs(int worker) {
     // The logits of the sampling rows, if anybody asks for them after the step,
     // are lost when there are prompt rows.
     for (int first = 0; first < counts_.num_prompt_rows; first += max_logit_rows_) {
         const int num_rows = std::min(max_logit_rows_, counts_.num_prompt_rows - first);
-        compute_logits(batch_.prompt_rows + first, num_rows, member);
-        team_.for_each(num_rows, member, [&](int i, int who) {
+        compute_logits(batch_.prompt_rows + first, num_rows, worker);
+        pool_.for_each(num_rows, worker, [&](int i, int who) {
             write_logprobs(kernels_, logits_.as<float>() + i * logits_stride_, shape_.vocab_size,
                            batch_.prompt_targets[first + i], batch_.prompt_num_logprobs[first + i],
                            *scratch_[who].sampler, results_.prompt, first + i);
         });
-        count(Work::sampling, member);
+        count(Work::sampling, worker);
     }
 }
 

@@ -4,13 +4,13 @@
 // `step` computes one flat batch. The rows of all chunks lie one after the
 // other without padding, and every layer but attention sees rows only. In
 // attention a chunk of one token takes the decode path (an item of work is one
-// span of one KV head, spans may go to different threads), a longer chunk the
-// prefill path (an item is a few queries of one KV head over all their spans).
+// partition of one KV head, partitions may go to different threads), a longer chunk the
+// prefill path (an item is a few queries of one KV head over all their partitions).
 // Both do the same arithmetic for a row, see kernels/attention.h.
 //
-// Phases of a layer, each shared out by items and closed by a barrier:
-//     encode(norm(x)) | qkv | rotate, write KV | attention | encode | output +=
-//     | encode(norm(x)) | gate, up | encode | down +=
+// Regions of a layer, each shared out by items and closed by a barrier:
+//     pack(norm(x)) | qkv | rope, write KV | attention | pack | output +=
+//     | pack(norm(x)) | gate, up | pack | down +=
 #pragma once
 #include <memory>
 #include <string>
@@ -21,7 +21,7 @@
 #include "decoder/sampler.h"
 #include "decoder/step.h"
 #include "decoder/step_timer.h"
-#include "decoder/team.h"
+#include "decoder/thread_pool.h"
 
 namespace hotseat {
 
@@ -77,7 +77,7 @@ public:
     // Where the time of the steps goes, when it is enabled.
     StepTimer& timer() { return timer_; }
 
-    int num_threads() const { return team_.size(); }
+    int num_threads() const { return pool_.size(); }
     size_t weight_bytes() const;
     size_t kv_bytes() const { return kv_.num_bytes(); }
     const char* isa() const { return kernels_.name; }
@@ -86,56 +86,54 @@ public:
     int vocab_size() const { return shape_.vocab_size; }
 
 private:
-    // An item of attention work. span >= 0: a decode's span, whose result waits
+    // An item of attention work. partition >= 0: a decode's partition, whose result waits
     // in partials; else a prefill's queries.
     struct AttentionItem {
         int chunk;
         int head;
-        int span;
+        int partition;
         int first_query;
         int num_queries;
     };
-    // Scratch of one member of the team.
+    // Scratch of one worker of the pool.
     struct Scratch {
         std::vector<float> row;
         Memory attention;  // see attention.cpp
         std::unique_ptr<SamplerScratch> sampler;
     };
 
-    void run_member(int member);
-    // Member 0 tells the timer that a phase has ended.
-    void count(Work work, int member) {
-        if (member == 0) timer_.count(work);
+    void run_worker(int worker);
+    // Worker 0 tells the timer that a region has ended.
+    void count(Work work, int worker) {
+        if (worker == 0) timer_.count(work);
     }
-    void run_layer(int index, int member);
+    void run_layer(int index, int worker);
     void embed(int row);
-    void encode_normed(const float* weight, const Linear& linear, int member, int num_rows, const int32_t* gather);
-    void multiply(const Linear& linear, int member, int num_rows, float* out, size_t stride, Epilogue epilogue);
-    void rotate_and_store(int layer, int row);
+    void pack_normed(const float* weight, const Linear& linear, int worker, int num_rows, const int32_t* gather);
+    void multiply(const Linear& linear, int worker, int num_rows, float* out, size_t stride, Epilogue epilogue);
+    void rope_and_store(int layer, int row);
 
     void plan_attention();
     void attend(int layer, const AttentionItem& item, Scratch& scratch);
     void attend_decode(int layer, const AttentionItem& item);
     void attend_prefill(int layer, const AttentionItem& item, const Memory& scratch);
-    void attend_span(const AttentionItem& item, int span_index, const SpanView& span, const SpanView* next,
-                     const AttentionState& states, const AttentionState& results) const;
+    void attend_partition(const AttentionItem& item, int partition_index, const KvPartition& partition,
+                          const KvPartition* next, const AttentionState& states, const AttentionState& results) const;
     void attend_tile(const AttentionTile& tile) const;
     void finish_decode_row(int row, float* out) const;
-    float* partial(int chunk, int head, int span) const;
+    float* partial(int chunk, int head, int partition) const;
     uint8_t* queries(int head, int row) const;
     const int32_t* block_table(int chunk) const;
 
-    void compute_logits(const int32_t* rows, int num_rows, int member);
-    void sample_rows(int member);
-    void prompt_logprobs(int member);
-
-    int num_rows_ahead(int num_rows) const;
+    void compute_logits(const int32_t* rows, int num_rows, int worker);
+    void sample_rows(int worker);
+    void prompt_logprobs(int worker);
 
     const DecoderShape shape_;
     const DecoderLimits limits_;
     const WeightMode mode_;
     const KernelTable& kernels_;
-    Team team_;
+    ThreadPool pool_;
     StepTimer timer_;
     KvCache kv_;
     StoredMatrix embedding_{};
@@ -144,11 +142,11 @@ private:
     Linear output_;
     std::vector<Layer> layers_;
 
-    int q_size_, kv_size_, group_size_;
+    int q_size_, kv_size_, query_group_size_;
     Memory cosine_, sine_;  // float[max_model_len][head_dim / 2]
     Memory x_;              // float[max tokens][hidden]: the residual stream
-    Memory encoded_values_, encoded_scale_, encoded_sum_;
-    EncodedRows encoded_{};
+    Memory packed_values_, packed_scale_, packed_sum_;
+    PackedRows packed_{};
     Memory qkv_;      // float[max tokens][q_size + 2 * kv_size]
     Memory queries_;  // [num_kv_heads][max tokens][group_size], each in the KV cache's type
     size_t query_stride_;

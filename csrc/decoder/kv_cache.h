@@ -2,9 +2,9 @@
 // values.
 //
 //     layer    [num_blocks][num_kv_heads] cells
-//     cell     [block_size / 16] groups of keys, then as many of values, see SpanView
+//     cell     [block_size / 16] tiles of keys, then as many of values, see KvPartition
 //
-// A group of 16 positions never leaves its cell, and head_dim_padded is
+// A tile of 16 positions never leaves its cell, and head_dim_padded is
 // head_dim rounded up to a multiple of 16.
 #pragma once
 #include "decoder/memory.h"
@@ -33,17 +33,17 @@ public:
     // Write one position of one head. `table` is the sequence's block table.
     void write(const KernelTable& kernels, int layer, int head, const int32_t* table, int position, const float* key,
                const float* value) const;
-    // Describe positions [span * 256, min(span * 256 + 256, length)).
-    SpanView view(int layer, int head, const int32_t* table, int span, int length) const;
+    // Describe positions [partition * 256, min(partition * 256 + 256, length)).
+    KvPartition view(int layer, int head, const int32_t* table, int partition, int length) const;
 
 private:
-    const uint8_t* key_group(int layer, int head, int block, int group) const;
-    const uint8_t* value_group(int layer, int head, int block, int group) const;
+    const uint8_t* key_tile(int layer, int head, int block, int tile) const;
+    const uint8_t* value_tile(int layer, int head, int block, int tile) const;
 
     KvShape shape_;
     int head_dim_padded_;
-    size_t key_group_bytes_;
-    size_t value_group_bytes_;
+    size_t key_tile_bytes_;
+    size_t value_tile_bytes_;
     size_t cell_bytes_;
     Memory memory_;
 };

@@ -13,29 +13,29 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-int rotation_width(int n) {
+int hadamard_width(int n) {
     int width = 1;
     while (width < 64 && n % (width * 2) == 0) width *= 2;
     return width;
 }
 
-Linear::Linear(const KernelTable& kernels, Team& team, Arena& arena, WeightMode mode, int in_features,
+Linear::Linear(const KernelTable& kernels, ThreadPool& pool, Arena& arena, WeightMode mode, int in_features,
                const std::vector<StoredMatrix>& sources, bool interleave)
     : mode_(mode), in_features_(in_features), interleave_(interleave) {
     for (const StoredMatrix& source : sources) num_outputs_ += source.rows;
     num_panels_ = interleave ? ceil_div(sources[0].rows, kPanel / 2) : ceil_div(num_outputs_, kPanel);
     if (mode == WeightMode::grouped) {
-        pack_grouped(kernels, team, arena, sources);
+        pack_grouped(kernels, pool, arena, sources);
         return;
     }
     steps_ = ceil_div(in_features, values_per_step(mode));
     // Reading ahead may touch a little beyond the last panel.
     panels_ = arena.take(static_cast<size_t>(num_panels_) * steps_ * kPanelStep + 4096);
     scales_ = arena.take(static_cast<size_t>(num_panels_) * kPanel * sizeof(float));
-    std::vector<std::vector<float>> scratch(team.size());
-    team.run([&](int member) {
-        scratch[member].resize(static_cast<size_t>(in_features) + 16);
-        team.for_each(num_panels_, member,
+    std::vector<std::vector<float>> scratch(pool.size());
+    pool.run([&](int worker) {
+        scratch[worker].resize(static_cast<size_t>(in_features) + 16);
+        pool.for_each(num_panels_, worker,
                       [&](int panel, int who) { pack_panel(kernels, sources, panel, scratch[who].data()); });
     });
 }
@@ -75,7 +75,7 @@ void Linear::pack_column(const KernelTable& kernels, float* values, int panel, i
     }
     std::vector<uint8_t> row(static_cast<size_t>(steps_) * 4, 0);
     if (mode_ == WeightMode::int8) {
-        kernels.rotate(values, in_features_, rotation_width(in_features_));
+        kernels.hadamard(values, in_features_, hadamard_width(in_features_));
         kernels.quantize(values, in_features_, reinterpret_cast<int8_t*>(row.data()),
                          scales_.as<float>() + panel * kPanel + column);
         for (uint8_t& byte : row) byte ^= 0x80;
@@ -85,11 +85,11 @@ void Linear::pack_column(const KernelTable& kernels, float* values, int panel, i
     for (int s = 0; s < steps_; ++s) std::memcpy(out + static_cast<size_t>(s) * kPanelStep, row.data() + s * 4, 4);
 }
 
-void Linear::encode(const KernelTable& kernels, float* x, const EncodedRows& rows, int row) const {
+void Linear::pack_row(const KernelTable& kernels, float* x, const PackedRows& rows, int row) const {
     uint8_t* out = rows.values + row * rows.stride;
     switch (mode_) {
         case WeightMode::int8:
-            kernels.rotate(x, in_features_, rotation_width(in_features_));
+            kernels.hadamard(x, in_features_, hadamard_width(in_features_));
             rows.sum[row] = kernels.quantize(x, in_features_, reinterpret_cast<int8_t*>(out), rows.scale + row);
             break;
         case WeightMode::bf16:
@@ -103,12 +103,12 @@ void Linear::encode(const KernelTable& kernels, float* x, const EncodedRows& row
             return;
     }
     const size_t used = static_cast<size_t>(in_features_) * 4 / values_per_step(mode_);
-    std::memset(out + used, 0, encoded_row_bytes() - used);
+    std::memset(out + used, 0, packed_row_bytes() - used);
 }
 
 int Linear::num_items(int rows) const { return num_panels_ * ceil_div(rows, kRowBlock); }
 
-void Linear::compute(const KernelTable& kernels, const EncodedRows& input, int rows, float* out, size_t out_stride,
+void Linear::compute(const KernelTable& kernels, const PackedRows& input, int rows, float* out, size_t out_stride,
                      Epilogue epilogue, int item) const {
     // Row blocks of equal size, so that the last one is not a crumb.
     const int num_blocks = ceil_div(rows, kRowBlock);

@@ -1,13 +1,14 @@
 // Weights of one multiplication, packed once at load.
 //
-//     panel p        [steps][64 columns][4 bytes]      columns 64p .. 64p + 63;
-//     4 bytes hold 4 int8, 2 bf16 or 1 fp32 swiglu panels  columns 0..31 are
-//     gate 32p .., columns 32..63 are up 32p ..
+//     micro-panel p    [steps][64 columns][4 bytes]    columns 64p .. 64p + 63
+//
+// 4 bytes hold 4 int8, 2 bf16 or 1 fp32. In a micro-panel of gate and up, columns 0..31 are gate 32p .., columns 32..63
+// are up 32p ...
 #pragma once
 #include <vector>
 
 #include "decoder/memory.h"
-#include "decoder/team.h"
+#include "decoder/thread_pool.h"
 #include "kernels/table.h"
 
 namespace hotseat {
@@ -23,20 +24,20 @@ struct StoredMatrix {
 // Values of K that share four bytes of an activation row; not for grouped.
 inline int values_per_step(WeightMode mode) { return mode == WeightMode::int8 ? 4 : mode == WeightMode::bf16 ? 2 : 1; }
 
-// Bytes of one encoded activation row.
-inline size_t encoded_row_bytes(WeightMode mode, int in_features) {
+// Bytes of one packed activation row.
+inline size_t packed_row_bytes(WeightMode mode, int in_features) {
     const size_t n = in_features;
     if (mode == WeightMode::grouped) return (n + 31) / 32 * sizeof(ActivationGroup);
     return (n + values_per_step(mode) - 1) / values_per_step(mode) * 4;
 }
 
-// Width of the Hadamard blocks that int8 rotates with: the largest power of two
+// Width of the Hadamard blocks of int8 mode: the largest power of two
 // up to 64 that divides n.
-int rotation_width(int n);
+int hadamard_width(int n);
 
-// Where a linear layer reads its rows: encoded once, used by all that consume
+// Where a linear layer reads its rows: packed once, used by all that consume
 // them.
-struct EncodedRows {
+struct PackedRows {
     uint8_t* values;  // [rows][stride]
     size_t stride;    // bytes
     float* scale;     // [rows], int8 only
@@ -48,34 +49,35 @@ public:
     Linear() = default;
     // Columns are the rows of `sources`, one after the other. With `interleave`,
     // sources are gate and up. The arena holds the packed weights and outlives this.
-    Linear(const KernelTable& kernels, Team& team, Arena& arena, WeightMode mode, int in_features,
+    Linear(const KernelTable& kernels, ThreadPool& pool, Arena& arena, WeightMode mode, int in_features,
            const std::vector<StoredMatrix>& sources, bool interleave);
 
     int in_features() const { return in_features_; }
     int num_outputs() const { return num_outputs_; }
     size_t num_bytes() const { return panels_.size() + scales_.size(); }
     WeightMode mode() const { return mode_; }
-    size_t encoded_row_bytes() const { return hotseat::encoded_row_bytes(mode_, in_features_); }
+    size_t packed_row_bytes() const { return hotseat::packed_row_bytes(mode_, in_features_); }
 
-    // Encode one row of in_features floats; `x` is destroyed.
-    void encode(const KernelTable& kernels, float* x, const EncodedRows& rows, int row) const;
+    // Pack one row of in_features floats; `x` is destroyed.
+    void pack_row(const KernelTable& kernels, float* x, const PackedRows& rows, int row) const;
     int num_items(int rows) const;
     // One item of work: a panel times a block of rows.
-    void compute(const KernelTable& kernels, const EncodedRows& input, int rows, float* out, size_t out_stride,
+    void compute(const KernelTable& kernels, const PackedRows& input, int rows, float* out, size_t out_stride,
                  Epilogue epilogue, int item) const;
 
 private:
     // Where a half panel of grouped weights lies, and how it is stored.
     struct Half {
-        GroupFormat format;
+        QuantFormat format;
         size_t start;  // bytes into panels_
     };
-    int num_groups(const GroupFormat& format) const { return (in_features_ + 31) / 32 * 32 / format.group; }
+    int num_groups(const QuantFormat& format) const { return (in_features_ + 31) / 32 * 32 / format.group_size; }
 
-    void pack_grouped(const KernelTable& kernels, Team& team, Arena& arena, const std::vector<StoredMatrix>& sources);
+    void pack_grouped(const KernelTable& kernels, ThreadPool& pool, Arena& arena,
+                      const std::vector<StoredMatrix>& sources);
     void plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources);
     void pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int half);
-    void compute_grouped(const KernelTable& kernels, const EncodedRows& input, int first, int rows, float* out,
+    void compute_grouped(const KernelTable& kernels, const PackedRows& input, int first, int rows, float* out,
                          size_t out_stride, int columns, Epilogue epilogue, int panel) const;
     // Where a column of a panel is stored, or null for padding.
     const StoredMatrix* find(const std::vector<StoredMatrix>& sources, int panel, int column, int* row) const;
@@ -89,8 +91,8 @@ private:
     int steps_ = 0;
     bool interleave_ = false;
     std::vector<Half> halves_;  // grouped only, two a panel
-    Piece panels_;
-    Piece scales_;  // float[num_panels * 64], used by int8 only
+    Slice panels_;
+    Slice scales_;  // float[num_panels * 64], used by int8 only
 };
 
 }  // namespace hotseat

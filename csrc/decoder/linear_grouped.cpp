@@ -10,27 +10,27 @@ namespace {
 
 constexpr int kGroupedRowBlock = 96;
 
-GroupFormat format_of(Kind kind) {
+QuantFormat format_of(Kind kind) {
     switch (kind) {
         case Kind::F32:
         case Kind::F16:
         case Kind::BF16:  // rounded to Q8_0
         case Kind::Q8_0:
-            return {.bits = 8, .group = 32, .offset = 128, .has_minimum = false, .scale_is_half = true};
+            return {.bits = 8, .group_size = 32, .offset = 128, .has_minimum = false, .scale_is_half = true};
         case Kind::Q4_0:
-            return {.bits = 4, .group = 32, .offset = 8, .has_minimum = false, .scale_is_half = true};
+            return {.bits = 4, .group_size = 32, .offset = 8, .has_minimum = false, .scale_is_half = true};
         case Kind::Q4_1:
-            return {.bits = 4, .group = 32, .offset = 0, .has_minimum = true, .scale_is_half = true};
+            return {.bits = 4, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = true};
         case Kind::Q5_0:
-            return {.bits = 8, .group = 32, .offset = 16, .has_minimum = false, .scale_is_half = true};
+            return {.bits = 8, .group_size = 32, .offset = 16, .has_minimum = false, .scale_is_half = true};
         case Kind::Q5_1:
-            return {.bits = 8, .group = 32, .offset = 0, .has_minimum = true, .scale_is_half = true};
+            return {.bits = 8, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = true};
         case Kind::Q4_K:
-            return {.bits = 4, .group = 32, .offset = 0, .has_minimum = true, .scale_is_half = false};
+            return {.bits = 4, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = false};
         case Kind::Q5_K:
-            return {.bits = 8, .group = 32, .offset = 0, .has_minimum = true, .scale_is_half = false};
+            return {.bits = 8, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = false};
         case Kind::Q6_K:
-            return {.bits = 8, .group = 16, .offset = 32, .has_minimum = false, .scale_is_half = false};
+            return {.bits = 8, .group_size = 16, .offset = 32, .has_minimum = false, .scale_is_half = false};
     }
     throw std::invalid_argument("there is no such kind of tensor");
 }
@@ -41,7 +41,7 @@ GroupFormat format_of(Kind kind) {
 void Linear::plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources) {
     size_t start = 0;
     for (int half = 0; half < 2 * num_panels_; ++half) {
-        GroupFormat format = format_of(sources[0].kind);  // of a half that is padding alone
+        QuantFormat format = format_of(sources[0].kind);  // of a half that is padding alone
         for (int column = 0; column < kHalfPanel; ++column) {
             int row = 0;
             const StoredMatrix* matrix = find(sources, half / 2, half % 2 * kHalfPanel + column, &row);
@@ -56,17 +56,17 @@ void Linear::plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources)
     panels_ = arena.take(start + 4096);
 }
 
-void Linear::pack_grouped(const KernelTable& kernels, Team& team, Arena& arena,
+void Linear::pack_grouped(const KernelTable& kernels, ThreadPool& pool, Arena& arena,
                           const std::vector<StoredMatrix>& sources) {
     plan_halves(arena, sources);
-    team.run([&](int member) {
-        team.for_each(2 * num_panels_, member, [&](int half, int) { pack_half(kernels, sources, half); });
+    pool.run([&](int worker) {
+        pool.for_each(2 * num_panels_, worker, [&](int half, int) { pack_half(kernels, sources, half); });
     });
 }
 
 void Linear::pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int half) {
-    const GroupFormat& format = halves_[half].format;
-    std::vector<uint8_t> codes(static_cast<size_t>(num_groups(format)) * format.group);
+    const QuantFormat& format = halves_[half].format;
+    std::vector<uint8_t> codes(static_cast<size_t>(num_groups(format)) * format.group_size);
     std::vector<float> scales(num_groups(format)), minima(num_groups(format));
     for (int column = 0; column < kHalfPanel; ++column) {
         int row = 0;
@@ -79,7 +79,7 @@ void Linear::pack_half(const KernelTable& kernels, const std::vector<StoredMatri
     }
 }
 
-void Linear::compute_grouped(const KernelTable& kernels, const EncodedRows& input, int first, int rows, float* out,
+void Linear::compute_grouped(const KernelTable& kernels, const PackedRows& input, int first, int rows, float* out,
                              size_t out_stride, int columns, Epilogue epilogue, int panel) const {
     alignas(64) float sums[kGroupedRowBlock * kPanel];
     for (int i = 0; i < 2; ++i) {

@@ -65,7 +65,7 @@ private:
 bool is_same(float a, float b) { return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b)); }
 
 void add(Machine& machine, const KernelTable& table) {
-    (multiplies_bf16_as_defined(table) ? machine.tables : machine.deviating).push_back(&table);
+    (multiplies_bf16_as_defined(table) ? machine.tables : machine.rejected).push_back(&table);
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ bool multiplies_bf16_as_defined(const KernelTable& table) {
 
 const Machine& this_machine() {
     static const Machine machine = [] {
-        Machine found{.tables = {&scalar_table()}, .deviating = {}};
+        Machine found{.tables = {&scalar_table()}, .rejected = {}};
 #if defined(__x86_64__)
         __builtin_cpu_init();
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))

@@ -7,8 +7,8 @@
 namespace hotseat {
 
 struct Machine {
-    std::vector<const KernelTable*> tables;     // the scalar one first, the best one last
-    std::vector<const KernelTable*> deviating;  // that it has as well, but that would break the promise of same bits
+    std::vector<const KernelTable*> tables;    // the scalar one first, the best one last
+    std::vector<const KernelTable*> rejected;  // that it has as well, but that would break the promise of same bits
 };
 
 // Found out once.

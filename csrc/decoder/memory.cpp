@@ -18,15 +18,15 @@ Memory::Memory(size_t num_bytes) : num_bytes_(num_bytes) {
     madvise(data_, num_bytes, MADV_HUGEPAGE);  // a wish only
 }
 
-Piece Arena::take(size_t num_bytes) {
+Slice Arena::take(size_t num_bytes) {
     constexpr size_t kAreaBytes = size_t{64} << 20, kAlignment = 64;
     if (areas_.empty() || areas_.back().size() - used_ < num_bytes) {
         areas_.emplace_back(std::max(num_bytes, kAreaBytes));
         used_ = 0;
     }
-    const Piece piece(areas_.back().as<uint8_t>() + used_, num_bytes);
+    const Slice slice(areas_.back().as<uint8_t>() + used_, num_bytes);
     used_ = std::min(areas_.back().size(), (used_ + num_bytes + kAlignment - 1) / kAlignment * kAlignment);
-    return piece;
+    return slice;
 }
 
 Memory::~Memory() {

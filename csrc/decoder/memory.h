@@ -32,10 +32,10 @@ private:
 };
 
 // A part of an arena, which owns it.
-class Piece {
+class Slice {
 public:
-    Piece() = default;
-    Piece(void* data, size_t num_bytes) : data_(data), num_bytes_(num_bytes) {}
+    Slice() = default;
+    Slice(void* data, size_t num_bytes) : data_(data), num_bytes_(num_bytes) {}
 
     template <class T>
     T* as() const {
@@ -48,12 +48,12 @@ private:
     size_t num_bytes_ = 0;
 };
 
-// Memory that is handed out in pieces and freed as a whole. Pieces lie side by
+// Memory that is handed out in slices and freed as a whole. Slices lie side by
 // side in large areas: alone, most would be too small for huge pages, and a
 // stream through small pages is a third slower.
 class Arena {
 public:
-    Piece take(size_t num_bytes);  // throws std::bad_alloc; starts at a multiple of 64
+    Slice take(size_t num_bytes);  // throws std::bad_alloc; starts at a multiple of 64
 
 private:
     std::vector<Memory> areas_;

@@ -165,7 +165,8 @@ SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int sea
         kernels.divide_all(scratch.adjusted.data(), vocab_size, temperature);
         peak = kernels.maximum(x, vocab_size);
     }
-    kernels.weigh(x, vocab_size, peak, scratch.relative.data(), scratch.weights.data(), scratch.block_sums.data());
+    kernels.exp_weights(x, vocab_size, peak, scratch.relative.data(), scratch.weights.data(),
+                        scratch.block_sums.data());
     int64_t total = 0;
     for (int block = 0; block * kBlock < vocab_size; ++block) total += scratch.block_sums[block];
     const double u = uniform_draw(in.seats.seed[seat], static_cast<uint32_t>(in.seats.num_tokens[seat]));

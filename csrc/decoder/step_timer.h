@@ -1,5 +1,5 @@
 // Where the time of steps goes, by kind of work. Off by default: then it costs
-// one test of a flag at the end of each phase.
+// one test of a flag at the end of each region.
 #pragma once
 #include <array>
 #include <chrono>
@@ -7,19 +7,19 @@
 namespace hotseat {
 
 enum class Work : int {
-    encode,     // norms, merging of attention spans, rotation and rounding of rows
+    pack,       // norms, merging of attention partitions, rotation and rounding of rows
     linear,     // multiplications of the layers
     rope,       // rotary embedding and writing keys and values
-    attention,  // over the spans of the KV cache
+    attention,  // over the partitions of the KV cache
     head,       // multiplication that gives the logits
     sampling,   // tokens and log-probabilities out of logits
-    other,      // planning, embedding, waiting for the team
+    other,      // planning, embedding, waiting for the pool
 };
 inline constexpr int kNumWorks = 7;
-inline constexpr const char* kWorkNames[kNumWorks] = {"encode", "linear",   "rope", "attention",
-                                                      "head",   "sampling", "other"};
+inline constexpr const char* kWorkNames[kNumWorks] = {"pack", "linear",   "rope", "attention",
+                                                      "head", "sampling", "other"};
 
-// Used by one thread, which sees the end of every phase.
+// Used by one thread, which sees the end of every region.
 class StepTimer {
 public:
     // Switching on forgets what was counted.

@@ -8,7 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/dequantize.h"
 #include "kernels/linear.h"
-#include "kernels/groups.h"
+#include "kernels/quant_groups.h"
 #include "kernels/grouped.h"
 #include "kernels/attention.h"
 #include "kernels/attention_fp32.h"
@@ -23,7 +23,7 @@ static constexpr KernelTable make_table(const char* name) {
     return {
         .name = name,
         .dequantize_row = dequantize_row,
-        .rotate = rotate,
+        .hadamard = hadamard,
         .quantize = quantize,
         .to_bf16 = to_bf16,
         .rms_norm = rms_norm,
@@ -41,12 +41,12 @@ static constexpr KernelTable make_table(const char* name) {
         .write_value_fp32 = write_value_fp32,
         .attention_bf16 = attention_bf16,
         .attention_fp32 = attention_fp32,
-        .merge_spans = merge_spans,
+        .merge_partitions = merge_partitions,
         .divide = divide,
         .all_finite = all_finite,
         .maximum = maximum,
         .sum_of_exponentials = sum_of_exponentials,
-        .weigh = weigh,
+        .exp_weights = exp_weights,
         .divide_all = divide_all,
         .read_memory = read_memory,
         .multiply_in_registers = multiply_in_registers,

@@ -1,32 +1,32 @@
-// Attention of a few query rows over one span of the paged KV cache: what fp32 and bf16 have in common.
+// Attention of a few query rows over one partition of the paged KV cache: what fp32 and bf16 have in common.
 //
-// Theory of operation. A sequence's positions are cut into spans of 256 at absolute multiples of 256, and a span into
-// groups of 16, because that is how the cache lies in memory (see SpanView).
+// Theory of operation. A sequence's positions are cut into partitions of 256 at absolute multiples of 256, and a
+// partition into tiles of 16, because that is how the cache lies in memory (see KvPartition).
 //
-// For one row and one span the arithmetic is always: scores by a chain over head_dim, their maximum, powers of two, the
-// sum in 16 fixed lanes, and values by a chain over positions. Spans are merged in ascending order. How many rows go
-// side by side, whether a row is part of a prefill or a lone decode, which thread does it and in what order spans are
-// computed changes none of these chains, so a row's bits depend on its own sequence only. Positions at or beyond a
-// row's limit take no part, whatever is in them, be it NaN.
+// For one row and one partition the arithmetic is always: scores by a chain over head_dim, their maximum, powers of
+// two, the sum in 16 fixed lanes, and values by a chain over positions. Partitions are merged in ascending order. How
+// many rows go side by side, whether a row is part of a prefill or a lone decode, which thread does it and in what
+// order partitions are computed changes none of these chains, so a row's bits depend on its own sequence only.
+// Positions at or beyond a row's limit take no part, whatever is in them, be it NaN.
 //
-// Blocks lie anywhere, so the hardware does not foresee them. While the first tile of a span is computed, all of the
-// next span is fetched, each line when the line at its place in this span is read. A span and the next must fit in a
-// core's own cache.
+// Blocks lie anywhere, so the hardware does not foresee them. While the first tile of a partition is computed, all of
+// the next partition is fetched, each line when the line at its place in this partition is read. A partition and the
+// next must fit in a core's own cache.
 #pragma once
 
 namespace hotseat::HOTSEAT_ISA {
 
-// Where the next span's group lies that is fetched during a group of this span: itself, if the next has none.
-static inline const uint8_t* next_keys(const AttentionTile& t, int group) {
-    return static_cast<const uint8_t*>((group < t.next->num_groups() ? t.next : t.span)->keys[group]);
+// Where the next partition's tile lies that is fetched during a tile of this partition: itself, if the next has none.
+static inline const uint8_t* next_keys(const AttentionTile& t, int tile) {
+    return static_cast<const uint8_t*>((tile < t.next->num_tiles() ? t.next : t.partition)->keys[tile]);
 }
-static inline const uint8_t* next_values(const AttentionTile& t, int group) {
-    return static_cast<const uint8_t*>((group < t.next->num_groups() ? t.next : t.span)->values[group]);
+static inline const uint8_t* next_values(const AttentionTile& t, int tile) {
+    return static_cast<const uint8_t*>((tile < t.next->num_tiles() ? t.next : t.partition)->values[tile]);
 }
 
-// Fetch what no group of this span has fetched: groups of the next span that this one does not have.
+// Fetch what no tile of this partition has fetched: tiles of the next partition that this one does not have.
 [[gnu::always_inline]] static inline void fetch_rest(const AttentionTile& t, size_t key_bytes, size_t value_bytes) {
-    for (int g = t.span->num_groups(); g < t.next->num_groups(); ++g) {
+    for (int g = t.partition->num_tiles(); g < t.next->num_tiles(); ++g) {
         for (size_t i = 0; i < key_bytes; i += 64)
             __builtin_prefetch(static_cast<const uint8_t*>(t.next->keys[g]) + i, 0, 2);
         for (size_t i = 0; i < value_bytes; i += 64)
@@ -36,7 +36,7 @@ static inline const uint8_t* next_values(const AttentionTile& t, int group) {
 
 // How many positions the rows [row, row + n) all see, and how many at least one of them.
 static inline int seen_by_all(const AttentionTile& t, int row, int n) {
-    int least = kSpan;
+    int least = kPartition;
     for (int r = row; r < row + n; ++r) least = t.limits[r] < least ? t.limits[r] : least;
     return least;
 }
@@ -47,11 +47,11 @@ static inline int seen_by_any(const AttentionTile& t, int row, int n) {
 }
 
 // Up to 16 rows.
-static inline void merge_rows(const AttentionState& state, const AttentionState& span, int rows, int n) {
-    const V16 old_max = load_tail(state.max, rows), new_max = load_tail(span.max, rows);
+static inline void merge_rows(const AttentionState& state, const AttentionState& partition, int rows, int n) {
+    const V16 old_max = load_tail(state.max, rows), new_max = load_tail(partition.max, rows);
     const V16 peak = max(old_max, new_max);
     const V16 keep = exp2(sub(old_max, peak)), take = exp2(sub(new_max, peak));
-    const V16 old_sum = mul(load_tail(state.sum, rows), keep), new_sum = mul(load_tail(span.sum, rows), take);
+    const V16 old_sum = mul(load_tail(state.sum, rows), keep), new_sum = mul(load_tail(partition.sum, rows), take);
     store_tail(state.max, peak, rows);
     store_tail(state.sum, add(old_sum, new_sum), rows);
     float keeps[16], takes[16];
@@ -61,14 +61,14 @@ static inline void merge_rows(const AttentionState& state, const AttentionState&
         const V16 k = set1(keeps[r]), t = set1(takes[r]);
         float* values = state.values + r * n;
         for (int i = 0; i < n; i += 16)
-            store(values + i, fma(load(span.values + r * n + i), t, mul(load(values + i), k)));
+            store(values + i, fma(load(partition.values + r * n + i), t, mul(load(values + i), k)));
     }
 }
 
-static void merge_spans(const AttentionState& state, const AttentionState& span, int rows, int n) {
+static void merge_partitions(const AttentionState& state, const AttentionState& partition, int rows, int n) {
     for (int r = 0; r < rows; r += 16)
         merge_rows({state.max + r, state.sum + r, state.values + r * n},
-                   {span.max + r, span.sum + r, span.values + r * n}, rows - r < 16 ? rows - r : 16, n);
+                   {partition.max + r, partition.sum + r, partition.values + r * n}, rows - r < 16 ? rows - r : 16, n);
 }
 
 static void divide(const float* values, float sum, int n, float* out) {
@@ -80,27 +80,27 @@ static void divide(const float* values, float sum, int n, float* out) {
 
 // Two positions of a value, and all positions of a key, share a vector: threads that write neighbours must not touch
 // each other's words, so each is stored by itself.
-static void write_key_bf16(const float* x, int n, uint16_t* group, int lane) {
+static void write_key_bf16(const float* x, int n, uint16_t* tile, int lane) {
     uint16_t words[16];
     for (int i = 0; i < n; i += 16) {
         const int m = n - i < 16 ? n - i : 16;
         store_bf16(words, m == 16 ? load(x + i) : load_tail(x + i, m));
-        for (int j = 0; j < m; j += 2) __builtin_memcpy(group + (i + j) * kGroup + 2 * lane, words + j, 4);
+        for (int j = 0; j < m; j += 2) __builtin_memcpy(tile + (i + j) * kTile + 2 * lane, words + j, 4);
     }
 }
-static void write_key_fp32(const float* x, int n, float* group, int lane) {
-    for (int i = 0; i < n; ++i) group[i * kGroup + lane] = x[i];
+static void write_key_fp32(const float* x, int n, float* tile, int lane) {
+    for (int i = 0; i < n; ++i) tile[i * kTile + lane] = x[i];
 }
-static void write_value_bf16(const float* x, int n, int n_padded, uint16_t* group, int lane) {
-    uint16_t* out = group + lane / 2 * 2 * n_padded + lane % 2;
+static void write_value_bf16(const float* x, int n, int n_padded, uint16_t* tile, int lane) {
+    uint16_t* out = tile + lane / 2 * 2 * n_padded + lane % 2;
     uint16_t words[16];
     for (int i = 0; i < n_padded; i += 16) {
         store_bf16(words, n - i >= 16 ? load(x + i) : load_tail(x + i, n - i > 0 ? n - i : 0));
         for (int j = 0; j < 16; ++j) out[2 * (i + j)] = words[j];
     }
 }
-static void write_value_fp32(const float* x, int n, int n_padded, float* group, int lane) {
-    for (int i = 0; i < n_padded; ++i) group[lane * n_padded + i] = i < n ? x[i] : 0.0f;
+static void write_value_fp32(const float* x, int n, int n_padded, float* tile, int lane) {
+    for (int i = 0; i < n_padded; ++i) tile[lane * n_padded + i] = i < n ? x[i] : 0.0f;
 }
 
 }  // namespace hotseat::HOTSEAT_ISA

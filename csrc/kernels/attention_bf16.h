@@ -20,9 +20,9 @@ static inline uint32_t load_word(const void* p) {
 // What a tile of rows needs besides the tile.
 template <int kRows>
 struct PairScratch {
-    alignas(64) float scores[kRows][kSpan];
+    alignas(64) float scores[kRows][kPartition];
     alignas(64) float largest[kRows][16];  // in lanes
-    alignas(64) uint16_t weights[kRows][kSpan];
+    alignas(64) uint16_t weights[kRows][kPartition];
 };
 
 // Of scores [start, end) those below the limit.
@@ -32,13 +32,13 @@ static void find_largest(const float* scores, int start, int end, int limit, flo
         store(largest, max(first_n(limit - i, load(scores + i), lowest), load(largest)));
 }
 
-// Scores of kRows rows and kVecs groups starting at `first`, and the largest so far in lanes. Without `is_seen` some
+// Scores of kRows rows and kVecs tiles starting at `first`, and the largest so far in lanes. Without `is_seen` some
 // row does not see some of the positions.
 template <int kRows, int kVecs, bool kFetches>
 static inline void score_pairs(const AttentionTile& t, int row, int first, bool is_seen, PairScratch<kRows>& scratch) {
     V16 acc[kRows][kVecs];
     const uint8_t *keys[kVecs], *next[kVecs];
-    for (int g = 0; g < kVecs; ++g) keys[g] = static_cast<const uint8_t*>(t.span->keys[first + g]);
+    for (int g = 0; g < kVecs; ++g) keys[g] = static_cast<const uint8_t*>(t.partition->keys[first + g]);
     if constexpr (kFetches)
         for (int g = 0; g < kVecs; ++g) next[g] = next_keys(t, first + g);
     for (int r = 0; r < kRows; ++r)
@@ -58,7 +58,7 @@ static inline void score_pairs(const AttentionTile& t, int row, int first, bool 
         }
     }
     for (int r = 0; r < kRows; ++r)
-        for (int g = 0; g < kVecs; ++g) store(scratch.scores[r] + (first + g) * kGroup, acc[r][g]);
+        for (int g = 0; g < kVecs; ++g) store(scratch.scores[r] + (first + g) * kTile, acc[r][g]);
     if (is_seen)
         for (int r = 0; r < kRows; ++r) {
             V16 largest = load(scratch.largest[r]);
@@ -67,13 +67,13 @@ static inline void score_pairs(const AttentionTile& t, int row, int first, bool 
         }
     else
         for (int r = 0; r < kRows; ++r)
-            find_largest(scratch.scores[r], first * kGroup, (first + kVecs) * kGroup, t.limits[row + r],
+            find_largest(scratch.scores[r], first * kTile, (first + kVecs) * kTile, t.limits[row + r],
                          scratch.largest[r]);
 }
 
-// Turn one row of scores into rounded weights, zero beyond its limit in the last group.
-static inline void soften_to_pairs(const float* scores, const float* largest, int limit, uint16_t* weights,
-                                   float* max_out, float* sum_out) {
+// Turn one row of scores into rounded weights, zero beyond its limit in the last tile.
+static inline void softmax_weight_pairs(const float* scores, const float* largest, int limit, uint16_t* weights,
+                                        float* max_out, float* sum_out) {
     const float peak = reduce_max(load(largest));
     const V16 shift = set1(peak), zero = set1(0.0f);
     V16 total = zero;
@@ -94,18 +94,18 @@ static inline void soften_to_pairs(const float* scores, const float* largest, in
 
 // Values over the pairs that all rows see both positions of.
 template <int kRows, int kVecs, bool kFetches>
-static inline void weigh_pairs(const AttentionTile& t, int row, int column, int num_pairs,
-                               const PairScratch<kRows>& scratch) {
+static inline void weight_pairs(const AttentionTile& t, int row, int column, int num_pairs,
+                                const PairScratch<kRows>& scratch) {
     V16 acc[kRows][kVecs];
     for (int r = 0; r < kRows; ++r)
         for (int c = 0; c < kVecs; ++c) acc[r][c] = set1(0.0f);
     const size_t pair_bytes = static_cast<size_t>(t.head_dim_padded) * 4;
     const uint16_t* weights = scratch.weights[0];
-    for (int start = 0; start < num_pairs; start += kGroup / 2) {
-        const int group = start / (kGroup / 2), count = num_pairs - start < kGroup / 2 ? num_pairs - start : kGroup / 2;
-        const uint8_t* values = static_cast<const uint8_t*>(t.span->values[group]) + column * 4;
+    for (int start = 0; start < num_pairs; start += kTile / 2) {
+        const int tile = start / (kTile / 2), count = num_pairs - start < kTile / 2 ? num_pairs - start : kTile / 2;
+        const uint8_t* values = static_cast<const uint8_t*>(t.partition->values[tile]) + column * 4;
         const uint8_t* next = values;
-        if constexpr (kFetches) next = next_values(t, group) + column * 4;
+        if constexpr (kFetches) next = next_values(t, tile) + column * 4;
         for (int j = 0; j < count; ++j, values += pair_bytes, next += pair_bytes, weights += 2) {
             Pairs v[kVecs];
             for (int c = 0; c < kVecs; ++c) {
@@ -113,7 +113,7 @@ static inline void weigh_pairs(const AttentionTile& t, int row, int column, int 
                 v[c] = load_pairs(values + c * 64);
             }
             for (int r = 0; r < kRows; ++r) {
-                const Pairs w = set_pairs(load_word(weights + r * kSpan));
+                const Pairs w = set_pairs(load_word(weights + r * kPartition));
                 for (int c = 0; c < kVecs; ++c) acc[r][c] = dot_bf16(acc[r][c], w, v[c]);
             }
         }
@@ -128,8 +128,8 @@ static inline void finish_pairs(const AttentionTile& t, int row, int pair, const
     const int limit = t.limits[row];
     float* out = t.out.values + row * t.head_dim_padded;
     for (; 2 * pair < limit; ++pair) {
-        const uint8_t* values = static_cast<const uint8_t*>(t.span->values[2 * pair / kGroup]) +
-                                static_cast<size_t>(pair % (kGroup / 2)) * t.head_dim_padded * 4;
+        const uint8_t* values = static_cast<const uint8_t*>(t.partition->values[2 * pair / kTile]) +
+                                static_cast<size_t>(pair % (kTile / 2)) * t.head_dim_padded * 4;
         const Pairs w = set_pairs(load_word(weights + 2 * pair));
         const bool is_whole = 2 * pair + 1 < limit;
         for (int column = 0; column < t.head_dim_padded; column += 16) {
@@ -144,22 +144,22 @@ static void attend_pair_rows(const AttentionTile& t, int row) {
     constexpr int kVecs = pair_vecs(kRows);
     PairScratch<kRows> scratch;
     const int least = seen_by_all(t, row, kRows), most = seen_by_any(t, row, kRows);
-    const int num_groups = (most + kGroup - 1) / kGroup;
+    const int num_tiles = (most + kTile - 1) / kTile;
     for (int r = 0; r < kRows; ++r) store(scratch.largest[r], set1(-__builtin_inff()));
     int g = 0;
-    for (; g + kVecs <= num_groups; g += kVecs)
-        score_pairs<kRows, kVecs, kFetches>(t, row, g, (g + kVecs) * kGroup <= least, scratch);
+    for (; g + kVecs <= num_tiles; g += kVecs)
+        score_pairs<kRows, kVecs, kFetches>(t, row, g, (g + kVecs) * kTile <= least, scratch);
     if constexpr (kVecs > 1)
-        for (; g < num_groups; ++g) score_pairs<kRows, 1, kFetches>(t, row, g, (g + 1) * kGroup <= least, scratch);
+        for (; g < num_tiles; ++g) score_pairs<kRows, 1, kFetches>(t, row, g, (g + 1) * kTile <= least, scratch);
     for (int r = 0; r < kRows; ++r)
-        soften_to_pairs(scratch.scores[r], scratch.largest[r], t.limits[row + r], scratch.weights[r],
-                        t.out.max + row + r, t.out.sum + row + r);
+        softmax_weight_pairs(scratch.scores[r], scratch.largest[r], t.limits[row + r], scratch.weights[r],
+                             t.out.max + row + r, t.out.sum + row + r);
     int column = 0;
     for (; column + kVecs * 16 <= t.head_dim_padded; column += kVecs * 16)
-        weigh_pairs<kRows, kVecs, kFetches>(t, row, column, least / 2, scratch);
+        weight_pairs<kRows, kVecs, kFetches>(t, row, column, least / 2, scratch);
     if constexpr (kVecs > 1)
         for (; column < t.head_dim_padded; column += 16)
-            weigh_pairs<kRows, 1, kFetches>(t, row, column, least / 2, scratch);
+            weight_pairs<kRows, 1, kFetches>(t, row, column, least / 2, scratch);
     for (int r = 0; r < kRows; ++r) finish_pairs(t, row + r, least / 2, scratch.weights[r]);
 }
 
@@ -180,8 +180,8 @@ static inline void attend_pairs_from(const AttentionTile& t, int row) {
 static void attention_bf16(const AttentionTile& t) {
     attend_pairs_from<kPairRows>(t, 0);
     if (t.next != nullptr)
-        fetch_rest(t, sizeof(uint16_t) * kGroup * even_head_dim(t.head_dim),
-                   sizeof(uint16_t) * kGroup * t.head_dim_padded);
+        fetch_rest(t, sizeof(uint16_t) * kTile * even_head_dim(t.head_dim),
+                   sizeof(uint16_t) * kTile * t.head_dim_padded);
 }
 
 }  // namespace hotseat::HOTSEAT_ISA

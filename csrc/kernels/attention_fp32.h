@@ -3,13 +3,13 @@
 
 namespace hotseat::HOTSEAT_ISA {
 
-// scores[r][g * 16 + lane] for kRows rows and kVecs groups starting at `first`.
+// scores[r][g * 16 + lane] for kRows rows and kVecs tiles starting at `first`.
 template <int kRows, int kVecs, bool kFetches>
-static inline void score_groups(const AttentionTile& t, int row, int first, float* scores) {
+static inline void score_tiles(const AttentionTile& t, int row, int first, float* scores) {
     V16 acc[kRows][kVecs];
     const float *keys[kVecs], *q[kRows];
     const uint8_t* next[kVecs];
-    for (int g = 0; g < kVecs; ++g) keys[g] = static_cast<const float*>(t.span->keys[first + g]);
+    for (int g = 0; g < kVecs; ++g) keys[g] = static_cast<const float*>(t.partition->keys[first + g]);
     if constexpr (kFetches)
         for (int g = 0; g < kVecs; ++g) next[g] = next_keys(t, first + g);
     for (int r = 0; r < kRows; ++r) {
@@ -19,8 +19,8 @@ static inline void score_groups(const AttentionTile& t, int row, int first, floa
     for (int d = 0; d < t.head_dim; ++d) {
         V16 k[kVecs];
         for (int g = 0; g < kVecs; ++g) {
-            if constexpr (kFetches) __builtin_prefetch(next[g] + d * kGroup * sizeof(float), 0, 2);
-            k[g] = load(keys[g] + d * kGroup);
+            if constexpr (kFetches) __builtin_prefetch(next[g] + d * kTile * sizeof(float), 0, 2);
+            k[g] = load(keys[g] + d * kTile);
         }
         for (int r = 0; r < kRows; ++r) {
             const V16 x = set1(q[r][d]);
@@ -28,11 +28,11 @@ static inline void score_groups(const AttentionTile& t, int row, int first, floa
         }
     }
     for (int r = 0; r < kRows; ++r)
-        for (int g = 0; g < kVecs; ++g) store(scores + r * kSpan + (first + g) * kGroup, acc[r][g]);
+        for (int g = 0; g < kVecs; ++g) store(scores + r * kPartition + (first + g) * kTile, acc[r][g]);
 }
 
 // Turn one row of scores into weights 2^(score - max); zero up to `padded`.
-static inline void soften(float* scores, int limit, int padded, float* max_out, float* sum_out) {
+static inline void softmax_weights(float* scores, int limit, int padded, float* max_out, float* sum_out) {
     const V16 lowest = set1(-__builtin_inff());
     V16 largest = lowest;
     for (int i = 0; i < limit; i += 16) largest = max(first_n(limit - i, load(scores + i), lowest), largest);
@@ -51,16 +51,16 @@ static inline void soften(float* scores, int limit, int padded, float* max_out, 
 }
 
 template <int kRows, int kVecs, bool kFetches>
-static inline void weigh_values(const AttentionTile& t, int row, int column, int num_positions, const float* scores) {
+static inline void weight_values(const AttentionTile& t, int row, int column, int num_positions, const float* scores) {
     V16 acc[kRows][kVecs];
     for (int r = 0; r < kRows; ++r)
         for (int c = 0; c < kVecs; ++c) acc[r][c] = set1(0.0f);
     const int num_shared = seen_by_all(t, row, kRows);
-    for (int start = 0; start < num_positions; start += kGroup) {
-        const float* values = static_cast<const float*>(t.span->values[start / kGroup]) + column;
-        const int end = num_positions - start < kGroup ? num_positions - start : kGroup;
+    for (int start = 0; start < num_positions; start += kTile) {
+        const float* values = static_cast<const float*>(t.partition->values[start / kTile]) + column;
+        const int end = num_positions - start < kTile ? num_positions - start : kTile;
         const float *weights = scores + start, *next = values;
-        if constexpr (kFetches) next = reinterpret_cast<const float*>(next_values(t, start / kGroup)) + column;
+        if constexpr (kFetches) next = reinterpret_cast<const float*>(next_values(t, start / kTile)) + column;
         int j = 0;
         for (; j < end && start + j < num_shared; ++j) {
             V16 v[kVecs];
@@ -69,7 +69,7 @@ static inline void weigh_values(const AttentionTile& t, int row, int column, int
                 v[c] = load(values + j * t.head_dim_padded + c * 16);
             }
             for (int r = 0; r < kRows; ++r) {
-                const V16 w = set1(weights[r * kSpan + j]);
+                const V16 w = set1(weights[r * kPartition + j]);
                 for (int c = 0; c < kVecs; ++c) acc[r][c] = fma(w, v[c], acc[r][c]);
             }
         }
@@ -77,7 +77,7 @@ static inline void weigh_values(const AttentionTile& t, int row, int column, int
         for (; j < end; ++j)
             for (int r = 0; r < kRows; ++r) {
                 if (start + j >= t.limits[row + r]) continue;
-                const V16 w = set1(weights[r * kSpan + j]);
+                const V16 w = set1(weights[r * kPartition + j]);
                 for (int c = 0; c < kVecs; ++c)
                     acc[r][c] = fma(w, load(values + j * t.head_dim_padded + c * 16), acc[r][c]);
             }
@@ -89,17 +89,18 @@ static inline void weigh_values(const AttentionTile& t, int row, int column, int
 
 template <int kRows, bool kFetches>
 static void attend_rows(const AttentionTile& t, int row) {
-    alignas(64) float scores[kRows * kSpan];
-    const int most = seen_by_any(t, row, kRows), num_groups = (most + kGroup - 1) / kGroup;
+    alignas(64) float scores[kRows * kPartition];
+    const int most = seen_by_any(t, row, kRows), num_tiles = (most + kTile - 1) / kTile;
     int g = 0;
-    for (; g + kTileVecs <= num_groups; g += kTileVecs) score_groups<kRows, kTileVecs, kFetches>(t, row, g, scores);
-    for (; g < num_groups; ++g) score_groups<kRows, 1, kFetches>(t, row, g, scores);
+    for (; g + kTileVecs <= num_tiles; g += kTileVecs) score_tiles<kRows, kTileVecs, kFetches>(t, row, g, scores);
+    for (; g < num_tiles; ++g) score_tiles<kRows, 1, kFetches>(t, row, g, scores);
     for (int r = 0; r < kRows; ++r)
-        soften(scores + r * kSpan, t.limits[row + r], num_groups * kGroup, t.out.max + row + r, t.out.sum + row + r);
+        softmax_weights(scores + r * kPartition, t.limits[row + r], num_tiles * kTile, t.out.max + row + r,
+                        t.out.sum + row + r);
     int column = 0;
     for (; column + kTileVecs * 16 <= t.head_dim_padded; column += kTileVecs * 16)
-        weigh_values<kRows, kTileVecs, kFetches>(t, row, column, most, scores);
-    for (; column < t.head_dim_padded; column += 16) weigh_values<kRows, 1, kFetches>(t, row, column, most, scores);
+        weight_values<kRows, kTileVecs, kFetches>(t, row, column, most, scores);
+    for (; column < t.head_dim_padded; column += 16) weight_values<kRows, 1, kFetches>(t, row, column, most, scores);
 }
 
 // As many rows at a time as fit, then one less, and so on.
@@ -115,8 +116,7 @@ static inline void attend_from(const AttentionTile& t, int row) {
 
 static void attention_fp32(const AttentionTile& t) {
     attend_from<kTileRows>(t, 0);
-    if (t.next != nullptr)
-        fetch_rest(t, sizeof(float) * kGroup * t.head_dim, sizeof(float) * kGroup * t.head_dim_padded);
+    if (t.next != nullptr) fetch_rest(t, sizeof(float) * kTile * t.head_dim, sizeof(float) * kTile * t.head_dim_padded);
 }
 
 }  // namespace hotseat::HOTSEAT_ISA

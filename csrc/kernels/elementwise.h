@@ -101,7 +101,7 @@ static void hadamard_small(float* x, int width) {
     for (int i = 0; i < width; ++i) x[i] *= norm;
 }
 
-static void rotate(float* x, int n, int width) {
+static void hadamard(float* x, int n, int width) {
     if (width == 64) {
         for (int i = 0; i < n; i += 64) hadamard64(x + i);
     } else if (width > 1) {
@@ -111,18 +111,18 @@ static void rotate(float* x, int n, int width) {
 
 static int32_t quantize(const float* x, int n, int8_t* out, float* scale) {
     const V16 zero = set1(0.0f);
-    V16 largest = zero, poison = zero;  // poison becomes NaN where a value is NaN or infinite
+    V16 largest = zero, nan_check = zero;  // nan_check becomes NaN where a value is NaN or infinite
     int i = 0;
     const auto look_at = [&](V16 v) {
         largest = max(abs(v), largest);
-        poison = fma(v, zero, poison);
+        nan_check = fma(v, zero, nan_check);
     };
     for (; i + 16 <= n; i += 16) look_at(load(x + i));
     if (const int left = n % 16; left > 0) look_at(load_tail(x + i, left));
     float peak = reduce_max(largest);
     if (peak < 1e-30f) peak = 0.0f;
     // A broken row gets a NaN scale: it stays visibly broken, and only itself.
-    *scale = reduce_add(poison) == 0.0f ? peak / 127.0f : __builtin_nanf("");
+    *scale = reduce_add(nan_check) == 0.0f ? peak / 127.0f : __builtin_nanf("");
     const V16 inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
     const V16 low = set1(-127.0f), high = set1(127.0f);
     // min and max also turn NaN into a number, whose conversion is defined.

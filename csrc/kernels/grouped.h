@@ -14,7 +14,7 @@
 
 namespace hotseat::HOTSEAT_ISA {
 
-// A GroupFormat at compile time. Codes of 6 bits take a byte as those of 8 do, but products of two fit in 16 bits.
+// A QuantFormat at compile time. Codes of 6 bits take a byte as those of 8 do, but products of two fit in 16 bits.
 template <int kCodeBits, int kGroupValues, bool kHasMinimumValue, bool kScaleIsHalfValue>
 struct Layout {
     static constexpr int kBits = kCodeBits, kGroup = kGroupValues;
@@ -258,8 +258,8 @@ static void grouped_passes(const GroupedTile& t) {
 }
 
 static void grouped_sums(const GroupedTile& t) {
-    const GroupFormat& f = *t.format;
-    if (f.group == 16) return grouped_passes<Layout<6, 16, false, false>>(t);                 // Q6_K
+    const QuantFormat& f = *t.format;
+    if (f.group_size == 16) return grouped_passes<Layout<6, 16, false, false>>(t);            // Q6_K
     if (f.bits == 4 && !f.has_minimum) return grouped_passes<Layout<4, 32, false, true>>(t);  // Q4_0
     if (f.bits == 4 && f.scale_is_half) return grouped_passes<Layout<4, 32, true, true>>(t);  // Q4_1
     if (f.bits == 4) return grouped_passes<Layout<4, 32, true, false>>(t);                    // Q4_K

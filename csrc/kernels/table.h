@@ -12,18 +12,20 @@ enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K
 
 // How weights are held for multiplication. A step of K covers 4 bytes of one
 // activation row and 256 bytes of a panel:
-//   int8: four values a step, weights as value + 128 so that the unsigned
-//   operand of the dot product is the weight bf16: two values a step fp32: one
-//   value a step
-//   grouped: as GGUF stores them, see GroupFormat
+//
+//   int8     four values a step, weights as value + 128: the unsigned operand of the dot product
+//   bf16     two values a step
+//   fp32     one value a step
+//   grouped  as GGUF stores them, see QuantFormat
+//
 enum class WeightMode : int { int8, bf16, fp32, grouped };
 
-inline constexpr int kPanel = 64;       // columns (output features) of one panel
+inline constexpr int kPanel = 64;       // columns (output features) of one micro-panel, the term of BLIS
 inline constexpr int kHalfPanel = 32;   // columns that share a storage format
 inline constexpr int kPanelStep = 256;  // bytes of one panel for one step of K
-inline constexpr int kGroup = 16;       // positions that lie side by side in a key group
-inline constexpr int kSpan = 256;       // positions of one attention span; spans start at multiples of this
-inline constexpr int kGroupsPerSpan = kSpan / kGroup;
+inline constexpr int kTile = 16;        // positions that lie side by side in a key tile
+inline constexpr int kPartition = 256;  // positions of one attention partition; partitions start at multiples of this
+inline constexpr int kTilesPerPartition = kPartition / kTile;
 inline constexpr int kMaxTileRows = 6;     // rows that a linear kernel may hold at once
 inline constexpr int kAttentionRows = 24;  // query rows that attention gets at once, a multiple of every kernel's tile
 
@@ -37,7 +39,7 @@ enum class Epilogue : int {
 // Rows [0, rows) of activations times one panel.
 struct LinearTile {
     WeightMode mode;
-    const uint8_t* activations;  // encoded rows
+    const uint8_t* activations;  // packed rows
     size_t activation_stride;    // bytes from row to row
     const float* row_scale;      // int8 only: [rows]
     const int32_t* row_sum;      // int8 only: [rows], sum of the row's int8 values
@@ -53,18 +55,18 @@ struct LinearTile {
 
 // How a half panel holds its weights: integer codes in groups along K. w = scale * (code - offset), or
 // w = scale * code + minimum. Scales and minima are fp16 where the file's are, else fp32.
-struct GroupFormat {
-    int bits;    // 4 or 8
-    int group;   // values of K that share a scale: 16 or 32
-    int offset;  // 0 when there is a minimum
+struct QuantFormat {
+    int bits;        // 4 or 8
+    int group_size;  // values of K that share a scale: 16 or 32
+    int offset;      // 0 when there is a minimum
     bool has_minimum;
     bool scale_is_half;
 
     constexpr size_t bytes_per_group() const {
         const size_t scales = kHalfPanel * (scale_is_half ? 2 : 4) * (has_minimum ? 2 : 1);
-        return scales + static_cast<size_t>(kHalfPanel) * group * bits / 8;
+        return scales + static_cast<size_t>(kHalfPanel) * group_size * bits / 8;
     }
-    bool operator==(const GroupFormat&) const = default;
+    bool operator==(const QuantFormat&) const = default;
 };
 
 // 32 values of an activation row beside grouped weights.
@@ -78,7 +80,7 @@ struct ActivationGroup {
 
 // Rows [0, rows) of activations in groups times one half panel.
 struct GroupedTile {
-    const GroupFormat* format;
+    const QuantFormat* format;
     const uint8_t* activations;  // rows of ActivationGroups
     size_t activation_stride;    // bytes from row to row
     int rows;
@@ -87,21 +89,21 @@ struct GroupedTile {
     float* sums;     // out: [rows][kPanel], of which kHalfPanel are written
 };
 
-// One span of one KV head: groups of 16 positions.
+// One partition of one KV head: tiles of 16 positions.
 //   fp32: keys [head_dim][16], values [16][head_dim_padded]
 //   bf16: keys [even_head_dim / 2][16][2], values [8][head_dim_padded][2]: what dot products multiply at once, two
 //   dimensions of a key or one dimension of the values of two positions, shares four bytes
-struct SpanView {
-    const void* keys[kGroupsPerSpan];
-    const void* values[kGroupsPerSpan];
-    int num_positions;  // that may be read, in [1, kSpan]
+struct KvPartition {
+    const void* keys[kTilesPerPartition];
+    const void* values[kTilesPerPartition];
+    int num_positions;  // that may be read, in [1, kPartition]
 
-    int num_groups() const { return (num_positions + kGroup - 1) / kGroup; }
+    int num_tiles() const { return (num_positions + kTile - 1) / kTile; }
 };
 
 constexpr int even_head_dim(int head_dim) { return (head_dim + 1) / 2 * 2; }
 
-// Of a span, or of a sequence so far: for each row the largest score, the sum of 2^(score - max), and the values
+// Of a partition, or of a sequence so far: for each row the largest score, the sum of 2^(score - max), and the values
 // weighted so, not yet divided by the sum.
 struct AttentionState {
     float* max;     // [rows]
@@ -109,7 +111,8 @@ struct AttentionState {
     float* values;  // [rows][head_dim_padded]
 };
 
-// A few query rows against one span. limits[r] in [1, span.num_positions] is how many positions row r may see.
+// A few query rows against one partition. limits[r] in [1, partition.num_positions] is how many positions row r may
+// see.
 struct AttentionTile {
     // Rows, scaled so that scores are base-2 logarithms: [head_dim] of fp32, or [even_head_dim] of bf16.
     const void* queries;
@@ -118,8 +121,8 @@ struct AttentionTile {
     int rows;
     int head_dim;
     int head_dim_padded;  // multiple of 16
-    const SpanView* span;
-    const SpanView* next;  // what is attended to after this, to be fetched meanwhile, or null
+    const KvPartition* partition;
+    const KvPartition* next;  // what is attended to after this, to be fetched meanwhile, or null
     AttentionState out;
 };
 
@@ -129,25 +132,24 @@ struct KernelTable {
     void (*dequantize_row)(Kind kind, const uint8_t* source, int n, float* out);
     // Multiply each `width`-wide block of x by the normalised Hadamard matrix;
     // width is a power of two <= 64.
-    void (*rotate)(float* x, int n, int width);
+    void (*hadamard)(float* x, int n, int width);
     // out = round(x * 127 / max|x|), scale = max|x| / 127; returns the sum of
     // out.
     int32_t (*quantize)(const float* x, int n, int8_t* out, float* scale);
     void (*to_bf16)(const float* x, int n, uint16_t* out);
 
     void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
-    // Rotate pairs (i, i + n/2) of one head by the position's angles and multiply
-    // by `factor`.
+    // Rotate pairs (i, i + n/2) of one head by the position's angles and multiply by `factor`.
     void (*rope)(float* x, const float* cosine, const float* sine, int n, float factor);
 
     void (*linear)(const LinearTile& tile);
     // 16 lanes of acc + the dot product of two pairs, see simd/scalar.h: what all bf16 products are made of.
     void (*dot_bf16)(const float* acc, const uint32_t* a, const uint32_t* b, float* out);
 
-    // Codes [n], scales and minima [n / group] of one stored row, all up to whole groups; a kind without groups is
+    // Codes [n], scales and minima [n / group_size] of one stored row, all up to whole groups; a kind without groups is
     // rounded to Q8_0.
     void (*unpack_groups)(Kind kind, const uint8_t* source, int n, uint8_t* codes, float* scales, float* minima);
-    void (*pack_groups)(const GroupFormat& format, const uint8_t* codes, const float* scales, const float* minima,
+    void (*pack_groups)(const QuantFormat& format, const uint8_t* codes, const float* scales, const float* minima,
                         int num_groups, uint8_t* half, int column);
     // n values in whole groups, zeros at the end.
     void (*quantize_groups)(const float* x, int n, ActivationGroup* out);
@@ -155,16 +157,16 @@ struct KernelTable {
     // Outputs of one panel from sums[rows][kPanel].
     void (*finish_grouped)(const float* sums, int rows, int columns, Epilogue epilogue, float* out, size_t out_stride);
 
-    // Write one position of one KV head into its group. n values; values beyond n up to n_padded, and the other half
+    // Write one position of one KV head into its tile. n values; values beyond n up to n_padded, and the other half
     // of the last pair of an odd key, become zero.
-    void (*write_key_bf16)(const float* x, int n, uint16_t* group, int lane);
-    void (*write_key_fp32)(const float* x, int n, float* group, int lane);
-    void (*write_value_bf16)(const float* x, int n, int n_padded, uint16_t* group, int lane);
-    void (*write_value_fp32)(const float* x, int n, int n_padded, float* group, int lane);
+    void (*write_key_bf16)(const float* x, int n, uint16_t* tile, int lane);
+    void (*write_key_fp32)(const float* x, int n, float* tile, int lane);
+    void (*write_value_bf16)(const float* x, int n, int n_padded, uint16_t* tile, int lane);
+    void (*write_value_fp32)(const float* x, int n, int n_padded, float* tile, int lane);
     void (*attention_bf16)(const AttentionTile& tile);
     void (*attention_fp32)(const AttentionTile& tile);
-    // Merge a span's results into running states, of rows with n values each.
-    void (*merge_spans)(const AttentionState& state, const AttentionState& span, int rows, int n);
+    // Merge a partition's results into running states, of rows with n values each.
+    void (*merge_partitions)(const AttentionState& state, const AttentionState& partition, int rows, int n);
     void (*divide)(const float* values, float sum, int n, float* out);
 
     // Sampling. All go through the vocabulary in fixed lanes and a fixed order.
@@ -174,7 +176,7 @@ struct KernelTable {
                                   float max);  // of e^(x - max)
     // relative = e^(x - max), weights = round_half_to_even(relative * 2^30);
     // block_sums[b] adds the b-th 256 weights.
-    void (*weigh)(const float* x, int n, float max, float* relative, int32_t* weights, int64_t* block_sums);
+    void (*exp_weights)(const float* x, int n, float max, float* relative, int32_t* weights, int64_t* block_sums);
     void (*divide_all)(float* x, int n, float divisor);
 
     // What this set can do at most, for comparison: see limits.h.

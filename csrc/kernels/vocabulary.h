@@ -5,10 +5,10 @@ namespace hotseat::HOTSEAT_ISA {
 
 static bool all_finite(const float* x, int n) {
     const V16 zero = set1(0.0f);
-    V16 poison = zero;  // becomes NaN where a value is NaN or infinite
+    V16 nan_check = zero;  // becomes NaN where a value is NaN or infinite
     int i = 0;
-    for (; i + 16 <= n; i += 16) poison = fma(load(x + i), zero, poison);
-    float broken = reduce_add(poison);
+    for (; i + 16 <= n; i += 16) nan_check = fma(load(x + i), zero, nan_check);
+    float broken = reduce_add(nan_check);
     for (; i < n; ++i) broken += x[i] * 0.0f;
     return broken == 0.0f;
 }
@@ -38,7 +38,8 @@ static double sum_of_exponentials(const float* x, int n, float max_value) {
     return total;
 }
 
-static void weigh(const float* x, int n, float max_value, float* relative, int32_t* weights, int64_t* block_sums) {
+static void exp_weights(const float* x, int n, float max_value, float* relative, int32_t* weights,
+                        int64_t* block_sums) {
     const V16 shift = set1(max_value), log2e = set1(kLog2E), unit = set1(1073741824.0f);
     for (int start = 0, block = 0; start < n; start += 256, ++block) {
         const int end = n - start < 256 ? n : start + 256;

@@ -1,4 +1,4 @@
-// Attention of a few rows over one span, and what writes and merges spans.
+// Attention of a few rows over one partition, and what writes and merges partitions.
 #include <algorithm>
 #include <limits>
 
@@ -10,27 +10,27 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A span of random keys and values, each group in memory of its own; lanes at
+// A partition of random keys and values, each tile in memory of its own; lanes at
 // and beyond num_positions hold NaN.
 template <class T>
-struct Span {
-    Span(Random& random, int head_dim, int num_positions)
+struct Partition {
+    Partition(Random& random, int head_dim, int num_positions)
         : head_dim(head_dim), padded((head_dim + 15) / 16 * 16), num_positions(num_positions) {
         const KernelTable& table = scalar_table();
-        const int num_groups = (num_positions + kGroup - 1) / kGroup;
-        for (int g = 0; g < num_groups; ++g) {
-            keys.emplace_back(kGroup * (kIsPairs ? even_head_dim(head_dim) : head_dim), broken());
-            values.emplace_back(kGroup * padded, broken());
+        const int num_tiles = (num_positions + kTile - 1) / kTile;
+        for (int g = 0; g < num_tiles; ++g) {
+            keys.emplace_back(kTile * (kIsPairs ? even_head_dim(head_dim) : head_dim), broken());
+            values.emplace_back(kTile * padded, broken());
         }
         for (int position = 0; position < num_positions; ++position) {
             const Guarded<float> key = random_floats(random, head_dim), value = random_floats(random, head_dim);
-            T *k = keys[position / kGroup].data(), *v = values[position / kGroup].data();
+            T *k = keys[position / kTile].data(), *v = values[position / kTile].data();
             if constexpr (kIsPairs) {
-                table.write_key_bf16(key.data(), head_dim, k, position % kGroup);
-                table.write_value_bf16(value.data(), head_dim, padded, v, position % kGroup);
+                table.write_key_bf16(key.data(), head_dim, k, position % kTile);
+                table.write_value_bf16(value.data(), head_dim, padded, v, position % kTile);
             } else {
-                table.write_key_fp32(key.data(), head_dim, k, position % kGroup);
-                table.write_value_fp32(value.data(), head_dim, padded, v, position % kGroup);
+                table.write_key_fp32(key.data(), head_dim, k, position % kTile);
+                table.write_value_fp32(value.data(), head_dim, padded, v, position % kTile);
             }
         }
     }
@@ -48,26 +48,26 @@ struct Span {
         else
             return x;
     }
-    // Where it lies in its group.
+    // Where it lies in its tile.
     static size_t key_index(int lane, int d) {
-        return kIsPairs ? d / 2 * 2 * kGroup + 2 * lane + d % 2 : d * kGroup + lane;
+        return kIsPairs ? d / 2 * 2 * kTile + 2 * lane + d % 2 : d * kTile + lane;
     }
     size_t value_index(int lane, int d) const {
         return kIsPairs ? lane / 2 * 2 * padded + 2 * d + lane % 2 : lane * padded + d;
     }
-    double key(int position, int d) const { return number(keys[position / kGroup][key_index(position % kGroup, d)]); }
+    double key(int position, int d) const { return number(keys[position / kTile][key_index(position % kTile, d)]); }
     double value(int position, int d) const {
-        return number(values[position / kGroup][value_index(position % kGroup, d)]);
+        return number(values[position / kTile][value_index(position % kTile, d)]);
     }
     // What comes behind `limit` positions becomes NaN.
     void break_from(int limit) {
         for (int position = limit; position < num_positions; ++position) {
-            for (int d = 0; d < head_dim; ++d) keys[position / kGroup][key_index(position % kGroup, d)] = broken();
-            for (int d = 0; d < padded; ++d) values[position / kGroup][value_index(position % kGroup, d)] = broken();
+            for (int d = 0; d < head_dim; ++d) keys[position / kTile][key_index(position % kTile, d)] = broken();
+            for (int d = 0; d < padded; ++d) values[position / kTile][value_index(position % kTile, d)] = broken();
         }
     }
-    SpanView view() const {
-        SpanView view{};
+    KvPartition view() const {
+        KvPartition view{};
         for (size_t g = 0; g < keys.size(); ++g) view.keys[g] = keys[g].data(), view.values[g] = values[g].data();
         view.num_positions = num_positions;
         return view;
@@ -83,29 +83,29 @@ struct Result {
 };
 
 template <class T>
-Result attend(const KernelTable& table, const Span<T>& span, const std::vector<Guarded<float>>& queries,
-              const std::vector<int>& limits, int first, int rows, const SpanView* next = nullptr) {
-    const SpanView view = span.view();
-    const size_t length = Span<T>::kIsPairs ? even_head_dim(span.head_dim) : span.head_dim;
-    Guarded<T> encoded(rows * length);
+Result attend(const KernelTable& table, const Partition<T>& partition, const std::vector<Guarded<float>>& queries,
+              const std::vector<int>& limits, int first, int rows, const KvPartition* next = nullptr) {
+    const KvPartition view = partition.view();
+    const size_t length = Partition<T>::kIsPairs ? even_head_dim(partition.head_dim) : partition.head_dim;
+    Guarded<T> packed(rows * length);
     for (int r = 0; r < rows; ++r)
-        if constexpr (Span<T>::kIsPairs)
-            table.to_bf16(queries[first + r].data(), span.head_dim, encoded.data() + r * length);
+        if constexpr (Partition<T>::kIsPairs)
+            table.to_bf16(queries[first + r].data(), partition.head_dim, packed.data() + r * length);
         else
-            std::copy_n(queries[first + r].data(), length, encoded.data() + r * length);
-    Result result(rows, span.padded);
+            std::copy_n(queries[first + r].data(), length, packed.data() + r * length);
+    Result result(rows, partition.padded);
     const AttentionTile tile{
-        .queries = encoded.data(),
+        .queries = packed.data(),
         .query_stride = length * sizeof(T),
         .limits = limits.data() + first,
         .rows = rows,
-        .head_dim = span.head_dim,
-        .head_dim_padded = span.padded,
-        .span = &view,
+        .head_dim = partition.head_dim,
+        .head_dim_padded = partition.padded,
+        .partition = &view,
         .next = next,
         .out = {result.max.data(), result.sum.data(), result.values.data()},
     };
-    if constexpr (Span<T>::kIsPairs)
+    if constexpr (Partition<T>::kIsPairs)
         table.attention_bf16(tile);
     else
         table.attention_fp32(tile);
@@ -116,29 +116,29 @@ Result attend(const KernelTable& table, const Span<T>& span, const std::vector<G
 // Against the formula. Rounding to bf16 changes a weight by a factor of at most 1 + 2^-8; the rounded queries are
 // known.
 template <class T>
-void check_definition(const Span<T>& span, const Guarded<float>& query, int limit, const Result& result) {
-    const double rounding = Span<T>::kIsPairs ? std::exp2(-8.0) : 0.0;
+void check_definition(const Partition<T>& partition, const Guarded<float>& query, int limit, const Result& result) {
+    const double rounding = Partition<T>::kIsPairs ? std::exp2(-8.0) : 0.0;
     std::vector<double> scores(limit), weights(limit);
     double peak = -kInfinity, sum = 0.0;
     for (int position = 0; position < limit; ++position) {
-        for (int d = 0; d < span.head_dim; ++d) {
+        for (int d = 0; d < partition.head_dim; ++d) {
             uint16_t word;
             scalar_table().to_bf16(&query[d], 1, &word);
-            scores[position] += (Span<T>::kIsPairs ? bf16_value(word) : query[d]) * span.key(position, d);
+            scores[position] += (Partition<T>::kIsPairs ? bf16_value(word) : query[d]) * partition.key(position, d);
         }
         peak = std::max(peak, scores[position]);
     }
     CHECK(close(result.max[0], peak, 1e-4));
     for (int position = 0; position < limit; ++position) sum += weights[position] = std::exp2(scores[position] - peak);
     CHECK(close(result.sum[0], sum, (1e-4 + rounding) * sum));
-    for (int d = 0; d < span.head_dim; ++d) {
+    for (int d = 0; d < partition.head_dim; ++d) {
         double value = 0.0, size = 0.0;
         for (int position = 0; position < limit; ++position) {
-            value += weights[position] * span.value(position, d);
-            size += weights[position] * std::fabs(span.value(position, d));
+            value += weights[position] * partition.value(position, d);
+            size += weights[position] * std::fabs(partition.value(position, d));
         }
         CHECK(close(result.values[d], value, 1e-4 * sum + rounding * size), "dimension %d of %d: %g, not %g", d,
-              span.head_dim, static_cast<double>(result.values[d]), value);
+              partition.head_dim, static_cast<double>(result.values[d]), value);
     }
 }
 
@@ -153,8 +153,8 @@ void check_same_row(const Result& actual, int row, const Result& expected, int p
 // Rows together against rows alone against the scalar table against the
 // formula.
 template <class T>
-void check_span(Random& random, int head_dim, int num_positions, int rows) {
-    const Span<T> span(random, head_dim, num_positions);
+void check_partition(Random& random, int head_dim, int num_positions, int rows) {
+    const Partition<T> partition(random, head_dim, num_positions);
     std::vector<Guarded<float>> queries;
     std::vector<int> limits;
     for (int r = 0; r < rows; ++r) {
@@ -162,15 +162,15 @@ void check_span(Random& random, int head_dim, int num_positions, int rows) {
         // As in a prefill: consecutive ends, the last rows see everything.
         limits.push_back(std::max(num_positions - (rows - 1 - r) / 2, 1));
     }
-    const SpanView next = span.view();
+    const KvPartition next = partition.view();
     for (const KernelTable* table : tables()) {
-        const Result together = attend(*table, span, queries, limits, 0, rows, &next);
+        const Result together = attend(*table, partition, queries, limits, 0, rows, &next);
         for (int r = 0; r < rows; ++r) {
-            const Result alone = attend(*table, span, queries, limits, r, 1);
-            const Result scalar = attend(scalar_table(), span, queries, limits, r, 1);
-            if (table == tables().front()) check_definition(span, queries[r], limits[r], scalar);
-            check_same_row(together, r, alone, span.padded, table->name, limits[r]);
-            check_same_row(together, r, scalar, span.padded, table->name, limits[r]);
+            const Result alone = attend(*table, partition, queries, limits, r, 1);
+            const Result scalar = attend(scalar_table(), partition, queries, limits, r, 1);
+            if (table == tables().front()) check_definition(partition, queries[r], limits[r], scalar);
+            check_same_row(together, r, alone, partition.padded, table->name, limits[r]);
+            check_same_row(together, r, scalar, partition.padded, table->name, limits[r]);
         }
     }
 }
@@ -178,8 +178,8 @@ void check_span(Random& random, int head_dim, int num_positions, int rows) {
 // Rows see no more than their limits say: all that is behind the first row's becomes NaN.
 template <class T>
 void check_limits(Random& random, int limit, int rows) {
-    const Span<T> whole(random, 20, 100);
-    Span<T> broken = whole;
+    const Partition<T> whole(random, 20, 100);
+    Partition<T> broken = whole;
     broken.break_from(limit);
     std::vector<Guarded<float>> queries;
     std::vector<int> limits;
@@ -200,8 +200,8 @@ TEST(attention_agrees_over_lengths) {
     Random random(21);
     for (int num_positions : {1, 2, 15, 16, 17, 63, 64, 65, 80, 128, 255, 256})
         for (int rows : {1, 3, 6, 8}) {
-            check_span<float>(random, 12, num_positions, rows);
-            check_span<uint16_t>(random, 12, num_positions, rows);
+            check_partition<float>(random, 12, num_positions, rows);
+            check_partition<uint16_t>(random, 12, num_positions, rows);
         }
 }
 
@@ -209,8 +209,8 @@ TEST(attention_agrees_over_head_sizes_and_rows) {
     Random random(22);
     for (int head_dim : {2, 7, 8, 16, 20, 64, 80, 128, 130})
         for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 24}) {
-            check_span<float>(random, head_dim, 37, rows);
-            check_span<uint16_t>(random, head_dim, 37, rows);
+            check_partition<float>(random, head_dim, 37, rows);
+            check_partition<uint16_t>(random, head_dim, 37, rows);
         }
 }
 
@@ -223,38 +223,39 @@ TEST(attention_leaves_alone_what_a_row_does_not_see) {
         }
 }
 
-TEST(attention_fetches_a_next_span_of_any_length) {
+TEST(attention_fetches_a_next_partition_of_any_length) {
     Random random(28);
-    const Span<uint16_t> span(random, 20, 100);
+    const Partition<uint16_t> partition(random, 20, 100);
     const std::vector<Guarded<float>> queries = {random_floats(random, 20)};
-    const Result expected = attend(scalar_table(), span, queries, {100}, 0, 1);
+    const Result expected = attend(scalar_table(), partition, queries, {100}, 0, 1);
     for (int length : {1, 100, 256}) {
-        const SpanView next = Span<uint16_t>(random, 20, length).view();  // fetching what is gone does no harm
+        const KvPartition next = Partition<uint16_t>(random, 20, length).view();  // fetching what is gone does no harm
         for (const KernelTable* table : tables())
-            check_same_row(attend(*table, span, queries, {100}, 0, 1, &next), 0, expected, 32, table->name, length);
+            check_same_row(attend(*table, partition, queries, {100}, 0, 1, &next), 0, expected, 32, table->name,
+                           length);
     }
 }
 
 TEST(attention_by_pairs_does_not_care_how_far_apart_scores_are) {
     Random random(29);
-    Span<uint16_t> span(random, 8, 50);
-    for (Guarded<uint16_t>& keys : span.keys)
+    Partition<uint16_t> partition(random, 8, 50);
+    for (Guarded<uint16_t>& keys : partition.keys)
         for (size_t i = 0; i < keys.size(); ++i) keys[i] += 10 << 7;  // times 2^10; NaN stays behind the limit
     const std::vector<Guarded<float>> queries = {random_floats(random, 8)};
-    const Result scalar = attend(scalar_table(), span, queries, {49}, 0, 1);
+    const Result scalar = attend(scalar_table(), partition, queries, {49}, 0, 1);
     CHECK(scalar.sum[0] >= 1.0f && scalar.sum[0] < 2.0f);
     for (const KernelTable* table : tables())
-        check_same_row(attend(*table, span, queries, {49}, 0, 1), 0, scalar, 16, table->name, 49);
+        check_same_row(attend(*table, partition, queries, {49}, 0, 1), 0, scalar, 16, table->name, 49);
 }
 
 TEST(attention_of_far_apart_scores_has_no_overflow) {
     Random random(24);
-    Span<float> span(random, 8, 50);
-    for (Guarded<float>& keys : span.keys)
+    Partition<float> partition(random, 8, 50);
+    for (Guarded<float>& keys : partition.keys)
         for (size_t i = 0; i < keys.size(); ++i) keys[i] *= 1000.0f;
     const std::vector<Guarded<float>> queries = {random_floats(random, 8)};
     for (const KernelTable* table : tables()) {
-        const Result result = attend(*table, span, queries, {50}, 0, 1);
+        const Result result = attend(*table, partition, queries, {50}, 0, 1);
         CHECK(result.sum[0] >= 1.0f && result.sum[0] < 2.0f, "%s", table->name);
         CHECK(table->all_finite(result.values.data(), 8), "%s", table->name);
     }
@@ -262,7 +263,7 @@ TEST(attention_of_far_apart_scores_has_no_overflow) {
 
 static void merge(const KernelTable& table, const AttentionState& state, float max, float sum, Guarded<float> values,
                   int n) {
-    table.merge_spans(state, {&max, &sum, values.data()}, 1, n);
+    table.merge_partitions(state, {&max, &sum, values.data()}, 1, n);
 }
 
 TEST(rows_merge_side_by_side_as_alone) {
@@ -276,10 +277,11 @@ TEST(rows_merge_side_by_side_as_alone) {
             const auto state_at = [&](Guarded<float>& m, Guarded<float>& s, Guarded<float>& v, int r) {
                 return AttentionState{m.data() + r, s.data() + r, v.data() + r * kWidth};
             };
-            table->merge_spans(state_at(max1, sum1, values1, 0), state_at(max1, sum1, values1, rows), rows, kWidth);
+            table->merge_partitions(state_at(max1, sum1, values1, 0), state_at(max1, sum1, values1, rows), rows,
+                                    kWidth);
             for (int r = 0; r < rows; ++r)
-                scalar_table().merge_spans(state_at(max2, sum2, values2, r), state_at(max2, sum2, values2, rows + r), 1,
-                                           kWidth);
+                scalar_table().merge_partitions(state_at(max2, sum2, values2, r),
+                                                state_at(max2, sum2, values2, rows + r), 1, kWidth);
             check_same(max1, max2, table->name, "max", rows);
             check_same(sum1, sum2, table->name, "sum", rows);
             check_same(values1, values2, table->name, "values", rows);
@@ -287,7 +289,7 @@ TEST(rows_merge_side_by_side_as_alone) {
     }
 }
 
-TEST(spans_merge_as_if_they_were_one) {
+TEST(partitions_merge_as_if_they_were_one) {
     Random random(25);
     for (int n : {16, 32, 80, 96}) {
         const Guarded<float> first = random_floats(random, n), second = random_floats(random, n);
@@ -306,7 +308,7 @@ TEST(spans_merge_as_if_they_were_one) {
                 merge(scalar_table(), {&peak_scalar, &sum_scalar, expected.data()}, max_a, 4.0f, first, n);
                 merge(scalar_table(), {&peak_scalar, &sum_scalar, expected.data()}, max_b, 7.0f, second, n);
                 CHECK(same(sum, sum_scalar), "%s", table->name);
-                check_same(state, expected, table->name, "merge_spans", n);
+                check_same(state, expected, table->name, "merge_partitions", n);
             }
     }
 }
@@ -333,17 +335,17 @@ TEST(keys_and_values_are_written_into_their_lane_alone) {
             Guarded<uint16_t> words(padded);
             scalar_table().to_bf16(x.data(), n, words.data());
             for (const KernelTable* table : tables()) {
-                Guarded<uint16_t> key16(kGroup * even, 0x1234), key16_expected = key16;
-                Guarded<uint16_t> value16(kGroup * padded, 0x1234), value16_expected = value16;
-                Guarded<float> key32(kGroup * n, 7.0f), key32_expected = key32;
-                Guarded<float> value32(kGroup * padded, 7.0f), value32_expected = value32;
-                const Span<uint16_t> pairs(random, n, 1);
+                Guarded<uint16_t> key16(kTile * even, 0x1234), key16_expected = key16;
+                Guarded<uint16_t> value16(kTile * padded, 0x1234), value16_expected = value16;
+                Guarded<float> key32(kTile * n, 7.0f), key32_expected = key32;
+                Guarded<float> value32(kTile * padded, 7.0f), value32_expected = value32;
+                const Partition<uint16_t> pairs(random, n, 1);
                 for (int d = 0; d < even; ++d) key16_expected[pairs.key_index(lane, d)] = words[d];
                 for (int d = 0; d < padded; ++d) {
                     value16_expected[pairs.value_index(lane, d)] = words[d];
                     value32_expected[lane * padded + d] = d < n ? x[d] : 0.0f;
                 }
-                for (int d = 0; d < n; ++d) key32_expected[d * kGroup + lane] = x[d];
+                for (int d = 0; d < n; ++d) key32_expected[d * kTile + lane] = x[d];
                 table->write_key_bf16(x.data(), n, key16.data(), lane);
                 table->write_key_fp32(x.data(), n, key32.data(), lane);
                 table->write_value_bf16(x.data(), n, padded, value16.data(), lane);

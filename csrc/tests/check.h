@@ -86,7 +86,7 @@ inline float bf16_value(uint16_t word) {
 }
 
 // n values between two guards. Writes are found by `check`, reads by the address
-// sanitizer, which the guards are poisoned for. `slack` values behind the last
+// sanitizer, which the guards are broken for. `slack` values behind the last
 // one may be read.
 template <class T>
 class Guarded {
@@ -94,13 +94,13 @@ public:
     explicit Guarded(size_t n, T value = T{}, size_t slack = 0)
         : n_(n), slack_(slack), bytes_(num_bytes(n + slack), kPattern) {
         std::fill_n(data(), n + slack, value);
-        poison();
+        nan_check();
     }
     Guarded(const Guarded& other) : Guarded(other.n_, T{}, other.slack_) {
         std::copy_n(other.data(), n_ + slack_, data());
     }
     Guarded& operator=(const Guarded&) = delete;
-    ~Guarded() { unpoison(); }
+    ~Guarded() { clear_nan_check(); }
 
     T* data() { return reinterpret_cast<T*>(bytes_.data() + kGuard); }
     const T* data() const { return reinterpret_cast<const T*>(bytes_.data() + kGuard); }
@@ -110,12 +110,12 @@ public:
 
     // Nobody wrote into the guards.
     void check() {
-        unpoison();
+        clear_nan_check();
         for (size_t i = 0; i < kGuard; ++i) {
             CHECK(bytes_[i] == kPattern, "%zu bytes before the buffer", kGuard - i);
             CHECK(bytes_[bytes_.size() - 1 - i] == kPattern, "%zu bytes behind the buffer", kGuard - 1 - i);
         }
-        poison();
+        nan_check();
     }
 
 private:
@@ -123,11 +123,11 @@ private:
         if (n > (size_t{1} << 30)) throw std::length_error("a buffer of a test");  // also tells the compiler
         return 2 * kGuard + n * sizeof(T);
     }
-    void poison() {
+    void nan_check() {
         ASAN_POISON_MEMORY_REGION(bytes_.data(), kGuard);
         ASAN_POISON_MEMORY_REGION(data() + n_ + slack_, kGuard);
     }
-    void unpoison() { ASAN_UNPOISON_MEMORY_REGION(bytes_.data(), bytes_.size()); }
+    void clear_nan_check() { ASAN_UNPOISON_MEMORY_REGION(bytes_.data(), bytes_.size()); }
 
     static constexpr size_t kGuard = 128;
     static constexpr uint8_t kPattern = 0xA5;

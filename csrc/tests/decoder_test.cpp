@@ -167,7 +167,7 @@ void check_equal(const std::vector<float>& a, const std::vector<float>& b, const
     for (size_t i = 0; i < a.size(); ++i) CHECK(same(a[i], b[i]), "%s, %s: logit %zu", table, what, i);
 }
 
-// Seat 0 alone, its 300 tokens in one chunk: crosses the border of a span.
+// Seat 0 alone, its 300 tokens in one chunk: crosses the border of a partition.
 std::vector<float> alone(WeightMode mode, const KernelTable& table, bool kv_is_fp32) {
     World world(mode, table, 1, kv_is_fp32);
     world.add(0, 0, 300);
@@ -200,16 +200,16 @@ TEST(decoder_gives_the_same_bits_in_chunks_in_a_crowd_and_with_many_threads) {
             }
 }
 
-TEST(decoder_scores_a_prompt_in_pieces_as_it_scores_it_whole) {
+TEST(decoder_scores_a_prompt_in_slices_as_it_scores_it_whole) {
     for (const KernelTable* table : tables()) {
-        World whole(WeightMode::int8, *table, 2, false), pieces(WeightMode::int8, *table, 4, false);
+        World whole(WeightMode::int8, *table, 2, false), slices(WeightMode::int8, *table, 4, false);
         whole.add(1, 0, 60, true);
         whole.step();
         for (int start = 0; start < 60; start += 20) {
-            pieces.add(1, start, start + 20, true);
-            pieces.step();
-            for (int i = 0; i < 19; ++i)  // the last row of a piece has no target here
-                CHECK(same(pieces.prompt_logprob[i], whole.prompt_logprob[start + i]), "%s: %d", table->name,
+            slices.add(1, start, start + 20, true);
+            slices.step();
+            for (int i = 0; i < 19; ++i)  // the last row of a slice has no target here
+                CHECK(same(slices.prompt_logprob[i], whole.prompt_logprob[start + i]), "%s: %d", table->name,
                       start + i);
         }
     }

@@ -38,22 +38,22 @@ struct Stored {
     StoredMatrix matrix;
 };
 
-std::vector<float> multiply(const KernelTable& kernels, Team& team, const std::vector<StoredMatrix>& sources,
+std::vector<float> multiply(const KernelTable& kernels, ThreadPool& pool, const std::vector<StoredMatrix>& sources,
                             bool interleave, const std::vector<float>& x, int rows, int n, Epilogue epilogue) {
     Arena arena;
-    const Linear linear(kernels, team, arena, WeightMode::grouped, n, sources, interleave);
-    const size_t stride = (linear.encoded_row_bytes() + 63) / 64 * 64;
+    const Linear linear(kernels, pool, arena, WeightMode::grouped, n, sources, interleave);
+    const size_t stride = (linear.packed_row_bytes() + 63) / 64 * 64;
     Guarded<uint8_t> values(rows * stride);
-    const EncodedRows encoded{values.data(), stride, nullptr, nullptr};
+    const PackedRows packed{values.data(), stride, nullptr, nullptr};
     for (int row = 0; row < rows; ++row) {
         std::vector<float> copy(x.begin() + row * n, x.begin() + (row + 1) * n);
-        linear.encode(kernels, copy.data(), encoded, row);
+        linear.pack_row(kernels, copy.data(), packed, row);
     }
     const int outputs = interleave ? linear.num_outputs() / 2 : linear.num_outputs();
     Guarded<float> out(static_cast<size_t>(rows) * outputs, 0.5f);
-    team.run([&](int member) {
-        team.for_each(linear.num_items(rows), member, [&](int item, int) {
-            linear.compute(kernels, encoded, rows, out.data(), outputs, epilogue, item);
+    pool.run([&](int worker) {
+        pool.for_each(linear.num_items(rows), worker, [&](int item, int) {
+            linear.compute(kernels, packed, rows, out.data(), outputs, epilogue, item);
         });
     });
     out.check();
@@ -79,7 +79,7 @@ double product(const StoredMatrix& matrix, int column, const float* x, int n) {
 
 TEST(grouped_weights_of_every_kind_follow_the_formula_with_the_same_bits) {
     Random random(31);
-    Team team(2);
+    ThreadPool pool(2);
     constexpr int n = 512;
     for (const Layout& layout : kLayouts)
         for (int rows : {1, 3, 4, 9}) {
@@ -87,7 +87,7 @@ TEST(grouped_weights_of_every_kind_follow_the_formula_with_the_same_bits) {
             std::vector<float> x(rows * n);
             for (float& value : x) value = random.normal();
             const std::vector<StoredMatrix> sources = {first.matrix, second.matrix};
-            const auto expected = multiply(scalar_table(), team, sources, false, x, rows, n, Epilogue::add);
+            const auto expected = multiply(scalar_table(), pool, sources, false, x, rows, n, Epilogue::add);
             for (int row = 0; row < rows; ++row)
                 for (int c = 0; c < 133; ++c) {
                     const StoredMatrix& matrix = c < 96 ? first.matrix : second.matrix;
@@ -97,7 +97,7 @@ TEST(grouped_weights_of_every_kind_follow_the_formula_with_the_same_bits) {
                           static_cast<double>(expected[row * 133 + c]), y);
                 }
             for (const KernelTable* table : tables()) {
-                const auto actual = multiply(*table, team, sources, false, x, rows, n, Epilogue::add);
+                const auto actual = multiply(*table, pool, sources, false, x, rows, n, Epilogue::add);
                 for (size_t i = 0; i < actual.size(); ++i)
                     CHECK(same(actual[i], expected[i]), "%s, %s, value %zu", table->name, layout.name, i);
             }
@@ -106,14 +106,14 @@ TEST(grouped_weights_of_every_kind_follow_the_formula_with_the_same_bits) {
 
 TEST(grouped_gate_and_up_may_be_of_different_kinds) {
     Random random(32);
-    Team team(2);
+    ThreadPool pool(2);
     constexpr int n = 256, outputs = 45, rows = 5;
     const Stored gate(random, kLayouts[2], outputs, n), up(random, kLayouts[7], outputs, n);
     std::vector<float> x(rows * n);
     for (float& value : x) value = random.normal();
     const std::vector<StoredMatrix> sources = {gate.matrix, up.matrix};
     for (const KernelTable* table : tables()) {
-        const auto actual = multiply(*table, team, sources, true, x, rows, n, Epilogue::swiglu);
+        const auto actual = multiply(*table, pool, sources, true, x, rows, n, Epilogue::swiglu);
         for (int row = 0; row < rows; ++row)
             for (int c = 0; c < outputs; ++c) {
                 const double g = product(gate.matrix, c, x.data() + row * n, n);
@@ -127,15 +127,15 @@ TEST(grouped_gate_and_up_may_be_of_different_kinds) {
 
 TEST(grouped_matrices_of_one_format_may_share_a_half_panel) {
     Random random(34);
-    Team team(2);
+    ThreadPool pool(2);
     constexpr int n = 64, rows = 5;
     const Stored first(random, kLayouts[0], 40, n), second(random, kLayouts[0], 13, n);
     std::vector<float> x(rows * n);
     for (float& value : x) value = random.normal();
     const auto together =
-        multiply(scalar_table(), team, {first.matrix, second.matrix}, false, x, rows, n, Epilogue::store);
-    const auto left = multiply(scalar_table(), team, {first.matrix}, false, x, rows, n, Epilogue::store);
-    const auto right = multiply(scalar_table(), team, {second.matrix}, false, x, rows, n, Epilogue::store);
+        multiply(scalar_table(), pool, {first.matrix, second.matrix}, false, x, rows, n, Epilogue::store);
+    const auto left = multiply(scalar_table(), pool, {first.matrix}, false, x, rows, n, Epilogue::store);
+    const auto right = multiply(scalar_table(), pool, {second.matrix}, false, x, rows, n, Epilogue::store);
     for (int row = 0; row < rows; ++row)
         for (int c = 0; c < 53; ++c)
             CHECK(same(together[row * 53 + c], c < 40 ? left[row * 40 + c] : right[row * 13 + c - 40]),
@@ -144,7 +144,7 @@ TEST(grouped_matrices_of_one_format_may_share_a_half_panel) {
 
 TEST(grouped_rounds_what_is_stored_without_groups) {
     Random random(35);
-    Team team(2);
+    ThreadPool pool(2);
     constexpr int outputs = 50, rows = 7;
     for (Kind kind : {Kind::F32, Kind::F16, Kind::BF16})
         for (int n : {1, 16, 32, 33, 70, 128}) {
@@ -162,7 +162,7 @@ TEST(grouped_rounds_what_is_stored_without_groups) {
             const StoredMatrix matrix{kind, data.data(), row_bytes, outputs};
             std::vector<float> x(rows * n), w(n);
             for (float& value : x) value = random.normal();
-            const auto expected = multiply(scalar_table(), team, {matrix}, false, x, rows, n, Epilogue::store);
+            const auto expected = multiply(scalar_table(), pool, {matrix}, false, x, rows, n, Epilogue::store);
             for (int row = 0; row < rows; ++row)
                 for (int c = 0; c < outputs; ++c) {
                     scalar_table().dequantize_row(kind, data.data() + c * row_bytes, n, w.data());
@@ -182,7 +182,7 @@ TEST(grouped_rounds_what_is_stored_without_groups) {
                           row, c, static_cast<double>(expected[row * outputs + c]), sum);
                 }
             for (const KernelTable* table : tables()) {
-                const auto actual = multiply(*table, team, {matrix}, false, x, rows, n, Epilogue::store);
+                const auto actual = multiply(*table, pool, {matrix}, false, x, rows, n, Epilogue::store);
                 for (size_t i = 0; i < actual.size(); ++i)
                     CHECK(same(actual[i], expected[i]), "%s, %d values, value %zu", table->name, n, i);
             }
@@ -191,12 +191,12 @@ TEST(grouped_rounds_what_is_stored_without_groups) {
 
 TEST(grouped_refuses_what_it_cannot_hold) {
     Random random(33);
-    Team team(1);
+    ThreadPool pool(1);
     const Stored first(random, kLayouts[0], 40, 64), second(random, kLayouts[1], 32, 64);
     bool refused = false;
     try {
         Arena arena;
-        const Linear linear(scalar_table(), team, arena, WeightMode::grouped, 64, {first.matrix, second.matrix}, false);
+        const Linear linear(scalar_table(), pool, arena, WeightMode::grouped, 64, {first.matrix, second.matrix}, false);
     } catch (const std::invalid_argument&) {
         refused = true;
     }

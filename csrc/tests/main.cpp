@@ -1,5 +1,5 @@
 // The native tests: every kernel of every instruction set that this machine has
-// against the scalar one and against plain formulas, the team of threads, the
+// against the scalar one and against plain formulas, the pool of threads, the
 // sampler, the whole decoder.
 //
 //     cmake -G Ninja -B build/native -DHOTSEAT_BUILD_PYTHON=OFF -DHOTSEAT_BUILD_TESTS=ON [-DHOTSEAT_SANITIZE=...]

@@ -75,14 +75,14 @@ TEST(dequantize_gives_known_values) {
     }
 }
 
-TEST(rotate_agrees_and_is_the_hadamard_matrix) {
+TEST(hadamard_agrees_and_is_the_hadamard_matrix) {
     Random random(2);
     for (int width = 1; width <= 64; width *= 2)
         for (int blocks : {1, 2, 5}) {
             const int n = width * blocks;
             const Guarded<float> x = random_floats(random, n);
             Guarded<float> expected = x;
-            scalar_table().rotate(expected.data(), n, width);
+            scalar_table().hadamard(expected.data(), n, width);
             for (int i = 0; i < n; ++i) {
                 double sum = 0.0;
                 for (int k = 0; k < width; ++k)
@@ -91,8 +91,8 @@ TEST(rotate_agrees_and_is_the_hadamard_matrix) {
             }
             for (const KernelTable* table : tables()) {
                 Guarded<float> actual = x;
-                table->rotate(actual.data(), n, width);
-                check_same(actual, expected, table->name, "rotate", n);
+                table->hadamard(actual.data(), n, width);
+                check_same(actual, expected, table->name, "hadamard", n);
             }
         }
 }
@@ -224,8 +224,8 @@ TEST(passes_over_logits_agree_and_follow_their_definitions) {
         Guarded<float> expected_relative(n);
         Guarded<int32_t> expected_weights(n);
         Guarded<int64_t> expected_sums(num_blocks);
-        scalar_table().weigh(x.data(), n, 30.0f, expected_relative.data(), expected_weights.data(),
-                             expected_sums.data());
+        scalar_table().exp_weights(x.data(), n, 30.0f, expected_relative.data(), expected_weights.data(),
+                                   expected_sums.data());
         double exact = 0.0;
         std::vector<int64_t> sums(num_blocks);
         for (int i = 0; i < n; ++i) {
@@ -245,10 +245,10 @@ TEST(passes_over_logits_agree_and_follow_their_definitions) {
             Guarded<float> relative(n), divided = x, expected_divided = x;
             Guarded<int32_t> weights(n);
             Guarded<int64_t> block_sums(num_blocks);
-            table->weigh(x.data(), n, 30.0f, relative.data(), weights.data(), block_sums.data());
-            check_same(relative, expected_relative, table->name, "weigh", n);
-            check_same(weights, expected_weights, table->name, "weigh", n);
-            check_same(block_sums, expected_sums, table->name, "weigh", n);
+            table->exp_weights(x.data(), n, 30.0f, relative.data(), weights.data(), block_sums.data());
+            check_same(relative, expected_relative, table->name, "exp_weights", n);
+            check_same(weights, expected_weights, table->name, "exp_weights", n);
+            check_same(block_sums, expected_sums, table->name, "exp_weights", n);
             table->divide_all(divided.data(), n, 0.7f);
             for (int i = 0; i < n; ++i) expected_divided[i] = x[i] / 0.7f;
             check_same(divided, expected_divided, table->name, "divide_all", n);

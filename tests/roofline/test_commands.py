@@ -14,7 +14,7 @@ from tiny_models import write_tiny_hf_model
 ISAS = list(supported_isas())
 DTYPES = ["int8", "bf16", "fp32"]
 SHAPES = ["qkv", "attention output", "gate and up", "down", "output head"]
-WORKS = {"encode", "linear", "rope", "attention", "head", "sampling", "other"}
+WORKS = {"pack", "linear", "rope", "attention", "head", "sampling", "other"}
 
 
 @pytest.fixture

@@ -314,7 +314,7 @@ def test_set_whose_bf16_products_deviate_is_named_left_out_and_not_missed(
     expected = last_logits_of(native_scheduler(spec, weights, dtype="bf16"), "r", 40)
     assert not any("products" in line for line in caplog.messages)
     monkeypatch.setattr("hotseat.runner._native.supported_isas", lambda: ISAS[:-1])
-    monkeypatch.setattr("hotseat.runner._native.deviating_isas", lambda: ISAS[-1:])
+    monkeypatch.setattr("hotseat.runner._native.rejected_isas", lambda: ISAS[-1:])
     scheduler = native_scheduler(spec, weights, dtype="bf16")
     assert scheduler.runner.isa == ISAS[-2]
     assert [line for line in caplog.messages if line.startswith(f"{ISAS[-1]} is not used: its bf16 products")]

@@ -41,7 +41,7 @@ class ModelRunner(Runner, Protocol):
 def native_determinism() -> Determinism:
     """Return what the C++ kernels promise: sums are integers or have one order, whatever computes them.
 
-    An instruction set that deviates is found out and not used, see ``_native.deviating_isas``.
+    An instruction set whose results differ is found at start and rejected, see ``_native.rejected_isas``.
     """
     return Determinism(any_batch=True, any_threads=True, any_isa=True)
 

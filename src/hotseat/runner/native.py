@@ -52,7 +52,7 @@ class NativeRunner:
             _shape(spec), _limits(config), config.weight_dtype, resolve_isa(config.isa), threads=_threads(config)
         )
         if config.isa == "auto":
-            _warn_of_deviating_isas(self._decoder.isa)
+            _warn_of_rejected_isas(self._decoder.isa)
         _load(self._decoder, spec, weights)
         self._bind()
         self._list_versions: tuple[int, ...] = ()
@@ -148,15 +148,15 @@ def resolve_isa(name: str) -> str:
     supported = _native.supported_isas()
     if name == "auto":
         return supported[-1]
-    if name in _native.deviating_isas():
+    if name in _native.rejected_isas():
         raise ConfigError(f"isa {name} is on this machine, but its bf16 products are not to the bit as defined")
     if name not in supported:
         raise ConfigError(f"isa {name} is not on this machine, which has {', '.join(supported)}")
     return name
 
 
-def _warn_of_deviating_isas(isa: str) -> None:
-    for name in _native.deviating_isas():
+def _warn_of_rejected_isas(isa: str) -> None:
+    for name in _native.rejected_isas():
         logger.warning(
             "%s is not used: its bf16 products are not to the bit those of other machines; "
             "%s computes them exactly so, more slowly",

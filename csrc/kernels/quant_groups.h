@@ -127,7 +127,7 @@ static void unpack_groups(Kind kind, const uint8_t* b, int n, uint8_t* codes, fl
     }
 }
 
-static void pack_groups(const GroupFormat& f, const uint8_t* codes, const float* scales, const float* minima,
+static void pack_groups(const QuantFormat& f, const uint8_t* codes, const float* scales, const float* minima,
                         int num_groups, uint8_t* half, int column) {
     const size_t scale_bytes = f.scale_is_half ? 2 : 4;
     for (int g = 0; g < num_groups; ++g, half += f.bytes_per_group()) {
@@ -143,8 +143,8 @@ static void pack_groups(const GroupFormat& f, const uint8_t* codes, const float*
         };
         put(scales[g]);
         if (f.has_minimum) put(minima[g]);
-        const uint8_t* from = codes + g * f.group;
-        for (int s = 0; s < f.group / 4; ++s)
+        const uint8_t* from = codes + g * f.group_size;
+        for (int s = 0; s < f.group_size / 4; ++s)
             for (int k = 0; k < 4; ++k) {
                 const uint8_t code = from[s * 4 + k];
                 uint8_t* vector = p + (f.bits == 4 ? s / 2 : s) * kHalfPanel * 4 + column * 4 + k;
