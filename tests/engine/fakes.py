@@ -187,3 +187,15 @@ class StartedEngine:
     def __exit__(self, *error: object) -> None:
         self.runner.let_go()
         self.engine.stop()
+
+
+async def read(engine: Engine, request: Request) -> tuple[list[int], RequestUpdate]:
+    """Return all tokens of ``request`` and its last update."""
+    tokens: list[int] = []
+    last: RequestUpdate | None = None
+    async for update in await engine.submit(request):
+        assert last is None or last.finish_reason is None, "nothing comes after the end"
+        tokens += update.new_token_ids
+        last = update
+    assert last is not None
+    return tokens, last

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from engine.fakes import FakeRunner, StartedEngine, assert_all_free, in_thread, make_scheduler
 from generation.byte_tokenizer import BOS, EOS, VOCAB_SIZE, byte_tokenizer, ids_of
-from hotseat.core.request import FinishReason, RequestId, RequestStatus, SamplingParams
+from generation.scripts import PROMPT, limits, spelling
+from hotseat.core.request import FinishReason, RequestStatus, SamplingParams
 from hotseat.engine import StepLoop, VirtualClock
 from hotseat.errors import EngineStoppedError, InvalidRequestError, PromptTooLongError
-from hotseat.generation import Generator, Job, ModelLimits, OfflineGenerator, OutputDelta
+from hotseat.generation import Generator, Job, OfflineGenerator, OutputDelta
 from hotseat.text import Tokenizer
-
-MAX_MODEL_LEN = 512
-PROMPT = "Once"  # five tokens with the BOS
-
-
-def spelling(*texts: str, num_prompt: int = 1 + len(PROMPT)) -> Callable[[RequestId, int], int]:
-    """Return a runner's script: sequence i spells ``texts[i]`` and then EOS."""
-    scripts = [[*ids_of(text), EOS] for text in texts]
-
-    def script(request_id: RequestId, position: int) -> int:
-        _, slash, index = request_id.rpartition("/")
-        script = scripts[int(index) if slash else 0]
-        return script[min(position - num_prompt, len(script) - 1)]
-
-    return script
 
 
 class Setting:
@@ -38,10 +24,6 @@ class Setting:
         self.started = started
         self.runner = started.runner
         self.generator = generator
-
-
-def limits(**options: object) -> ModelLimits:
-    return ModelLimits(**({"max_model_len": MAX_MODEL_LEN, "vocab_size": byte_tokenizer().vocab_size} | options))  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -377,40 +359,3 @@ def test_text_that_is_far_too_long_costs_only_its_head() -> None:
     with pytest.raises(PromptTooLongError, match="1000000 characters, of which the first 512 alone are 512 tokens"):
         next(generator.generate([Job(prompt="x" * 1_000_000, params=SamplingParams())]))
     assert lengths == [512]
-
-
-def make_offline(*texts: str) -> tuple[OfflineGenerator, StepLoop]:
-    loop = StepLoop(make_scheduler(), FakeRunner(script=spelling(*texts)), clock=VirtualClock())
-    generator = OfflineGenerator(loop, byte_tokenizer(), limits(eos_token_ids=frozenset({EOS})))
-    return generator, loop
-
-
-def test_offline_jobs_come_back_by_position_with_no_event_loop() -> None:
-    generator, loop = make_offline("first", "second one")
-    params = SamplingParams(max_tokens=None, n=2, stop=(" one",))
-    jobs = [Job(prompt=PROMPT, params=params), Job(prompt=[BOS, *ids_of(PROMPT)], params=params)]
-    texts: dict[tuple[int, int], str] = {}
-    for step in generator.generate(jobs):
-        for position, delta in step:
-            texts[position, delta.index] = texts.get((position, delta.index), "") + delta.text
-    assert texts == {(0, 0): "first", (0, 1): "second", (1, 0): "first", (1, 1): "second"}
-    assert not loop.has_work
-
-
-def test_offline_checks_every_job_before_the_first_runs() -> None:
-    generator, loop = make_offline("text")
-    good, bad = SamplingParams(max_tokens=5), SamplingParams(max_tokens=5, stop_token_ids=(5000,))
-    with pytest.raises(InvalidRequestError, match="5000"):
-        next(generator.generate([Job(prompt=PROMPT, params=good), Job(prompt=PROMPT, params=bad)]))
-    with pytest.raises(PromptTooLongError):
-        next(generator.generate([Job(prompt=PROMPT, params=good), Job(prompt=[1] * 600, params=good)]))
-    assert not loop.has_work
-
-
-def test_leaving_offline_generation_aborts_the_rest() -> None:
-    generator, loop = make_offline("a long text that nobody waits for")
-    steps = generator.generate([Job(prompt=PROMPT, params=SamplingParams(max_tokens=None))])
-    next(steps)
-    steps.close()
-    assert loop.request_ids == []
-    assert not loop.has_work
