@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import resource
 from datetime import datetime
 from typing import Any
 
@@ -140,10 +141,6 @@ def test_callers_messages_are_not_changed() -> None:
         ([{"role": "user", "content": "", "name": object()}], "messages[0].name"),
         ([{"role": "user", "content": "", 3: 1}], "messages[0]"),
         ([{"role": "assistant", "tool_calls": "f"}], "messages[0].tool_calls"),
-        (
-            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
-            "messages[0].tool_calls[0].function.arguments",
-        ),
     ],
 )
 def test_message_that_is_wrong_is_pointed_at(messages: Any, param: str) -> None:
@@ -261,7 +258,7 @@ def test_template_that_fails_is_a_refusal_in_plain_words(source: str, words: str
         "{{ messages.__class__ }}",
         "{{ messages | attr('__class__') }}",
         "{{ raise_exception.__globals__ }}",
-        "{{ dict.__base__ }}{{ dict.fromkeys }}",
+        "{{ dict.__base__ }}{{ dict.fromkeys.__self__ }}",
         "{{ '{0.__class__}'.format(1) }}",
     ],
 )
@@ -275,9 +272,77 @@ def test_messages_are_never_run() -> None:
 
 
 def test_output_is_bounded() -> None:
-    endless = (
-        "{% for i in range(100000) %}{% for j in range(100000) %}{{ messages[0].content }}{% endfor %}{% endfor %}"
-    )
+    endless = "{% for i in range(1000) %}{% for j in range(1000) %}{{ messages[0].content }}{% endfor %}{% endfor %}"
     with pytest.raises(InvalidRequestError, match="longer than 1000 characters"):
         ChatTemplate(endless, max_chars=1000).render(HELLO)
     assert ChatTemplate("{{ messages[0].content }}", max_chars=5).render(HELLO) == "Hello"
+
+
+FOR_EVER = (
+    "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+    "{% set l = range(90000) | list %}{% for a in l %}{% for b in l %}{% endfor %}{% endfor %}",
+    "{% set l = range(90000) | list %}{% for a in l %}{% set s = l | sort | list %}{% endfor %}",
+    "{% for a in [1, 2, 3] recursive %}{% if loop.depth < 40 %}{{ loop([1, 2, 3]) }}{% endif %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+    "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{% set ns = namespace(s=[1]) %}{% for a in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{% set x = 'x' * 10 ** 10 %}",
+    "{% set x = 10 ** (10 ** 8) %}",
+    "{% set x = [1] * 10 ** 10 %}",
+    "{% set x = 'x'.center(10 ** 10) %}",
+    "{% set x = 'x' | center(10 ** 10) %}",
+    "{% set x = 'x\n' | indent(10 ** 10) %}",
+    "{% set x = '{:>9999999999}'.format(1) %}",
+    "{% set x = '%9999999999d' % 1 %}",
+    "{% set x = '%*d' % (10 ** 9, 1) %}",
+    "{% set x = '%9999999999d' | format(1) %}",
+    "{% set x = ('x' * 100000).replace('x', 'x' * 100000) %}",
+    "{% set x = ('x' * 100000) | replace('x', 'x' * 100000) %}",
+    "{% set x = range(100000) | join('x' * 100000) %}",
+    "{% set x = ('x' * 100000).join(range(100000) | map('string') | list) %}",
+    "{% set x = ('x' * 100000).translate({120: 'x' * 100000}) %}",
+    "{% set x = {'a': {'b': 1}} | tojson(indent=10 ** 10) %}",
+    "{% set x = ('{0}' * 100000).format('x' * 100000) %}",
+    "{% set x = lipsum(n=10 ** 9) %}",
+)
+
+
+@pytest.mark.parametrize("source", FOR_EVER)
+def test_template_that_would_run_for_ever_or_fill_the_memory_is_stopped(source: str) -> None:
+    template = ChatTemplate(source, max_steps=200_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InvalidRequestError, match=r"stopped|lipsum|RecursionError|TypeError"):
+        template.render(HELLO)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
+
+
+def test_chat_of_many_messages_is_within_the_limits() -> None:
+    messages = [{"role": "user", "content": "x" * 30}] * 100_000
+    assert len(ChatTemplate(CHATML).render(messages)) > 3_000_000
+
+
+def test_arguments_that_are_no_json_stay_the_text_they_are() -> None:
+    call = {"function": {"name": "f", "arguments": '{"x": "He sa'}}
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments }}")
+    assert template.render([{"role": "assistant", "tool_calls": [call]}]) == '{"x": "He sa'
+
+
+def test_contents_in_parts_are_joined_unless_the_template_reads_parts() -> None:
+    reads = ChatTemplate(
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}"
+    )
+    assert reads.render([{"role": "user", "content": text_parts("a", "b")}]) == "<a><b>"
+    plain = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert plain.render([{"role": "user", "content": text_parts("a", "b")}]) == "a\nb"
+
+
+def test_developer_is_the_system_unless_the_template_knows_the_role() -> None:
+    messages = [{"role": "developer", "content": "Be brief."}]
+    assert (
+        ChatTemplate(CHATML).render(messages, add_generation_prompt=False)
+        == "<|im_start|>system\nBe brief.<|im_end|>\n"
+    )
+    knows = "{% for m in messages if m.role in ['user', 'developer'] %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    assert ChatTemplate(knows).render(messages) == "developer: Be brief."

@@ -1,42 +1,44 @@
-"""Write a chat as the prompt that a model was trained on."""
+"""Chat templates: a chat as the prompt that a model was trained on."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-from jinja2 import nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
 from hotseat.errors import InvalidRequestError, ModelError
-from hotseat.text.chat_messages import plain_messages, plain_value
+from hotseat.text.chat_messages import join_parts, plain_messages, plain_value, second_attempts
+from hotseat.text.template_sandbox import TemplateLimitError, metered, template_environment
 
 __all__ = ["ChatTemplate"]
 
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+_CALLS = [{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}]
+_USER, _ANSWER = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
+# What stands before and after the message with parts when a template is tried, by its role.
+_TRIALS: dict[str, tuple[tuple[list[dict[str, Any]], list[dict[str, Any]]], ...]] = {
+    "user": (([], []), ([_USER, _ANSWER], [])),
+    "system": (([], [_USER]),),
+    "developer": (([], [_USER]),),
+    "assistant": (([_USER], [_USER]), ([_USER], [])),
+    "tool": (([_USER, {"role": "assistant", "content": "", "tool_calls": _CALLS}], []),),
+}
+_MAX_ROLES = 16  # that are remembered: a client can invent any number
 _OWN_NAMES = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 class ChatTemplate:
     """A model's chat template, compiled once and rendered as transformers renders it.
 
-    A template is code that comes with a model. What is guarded: it runs in Jinja's sandbox, so it reaches no Python
-    internals, no files and no modules; it sees copies made of plain JSON values and cannot change the caller's; it
-    cannot loop over a ``range`` of more than 100,000; its output is cut off with an error beyond ``max_chars``. What is
-    not guarded: time and memory. Nested loops can run for ever and values can be doubled until memory is full, and
-    nothing in Python can interrupt that. So templates are taken from the model or the operator, never from a request.
-    Messages are data: nothing in them is ever run.
+    A template is code that comes with a model. It runs in Jinja's sandbox, so it reaches no Python internals, no files
+    and no modules; it sees copies made of plain JSON values and cannot change the caller's; it is stopped with an error
+    beyond ``max_steps`` passes, calls and filters, or ``max_chars`` of text. Messages are data: nothing in them is run.
     """
 
-    __slots__ = ("_compiled", "_max_chars", "_special_tokens")
+    __slots__ = ("_compiled", "_has_developer", "_max_chars", "_max_steps", "_special_tokens", "_takes_parts")
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str] | None = None,
         max_chars: int = 8_000_000,
+        max_steps: int = 5_000_000,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         """Compile ``source``; ``None`` stands for a model without a template.
@@ -56,12 +59,15 @@ class ChatTemplate:
         named = {"bos_token": bos_token, "eos_token": eos_token}
         self._special_tokens = {**(special_tokens or {}), **{k: v for k, v in named.items() if v is not None}}
         self._max_chars = max_chars
+        self._max_steps = max_steps
+        self._takes_parts: dict[str, bool] = {}  # by role
         self._compiled: jinja2.Template | None = None
         if source is not None:
             try:
-                self._compiled = _environment(now).from_string(source)
+                self._compiled = template_environment(now).from_string(source)
             except jinja2.TemplateSyntaxError as error:
                 raise ModelError(f"the chat template is broken in line {error.lineno}: {error.message}") from error
+        self._has_developer = source is not None and "developer" in source and self._shows("developer", "Aq1")
 
     def render(
         self,
@@ -91,20 +97,60 @@ class ChatTemplate:
             )
         values = _template_values(messages, tools, documents, template_kwargs)
         values["add_generation_prompt"] = add_generation_prompt
-        if not continue_final_message:
-            return self._run(self._compiled, values)
-        chat = values["messages"]
-        final = chat[-1].get("content")
-        if not isinstance(final, str):
-            raise InvalidRequestError("the final message has no content to continue", param="messages")
-        chat[-1]["content"] = final + _CONTINUE_HERE
-        return _cut_at_mark(self._run(self._compiled, values), final)
+        chat = self._shape(values.pop("messages"))
+        final = _open_final(chat) if continue_final_message else None
+        rendered = self._run_until_it_fits(self._compiled, chat, values)
+        return rendered if final is None else _cut_at_mark(rendered, final)
+
+    def _shape(self, chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Bring roles and contents into the form that this template reads."""
+        if not self._has_developer:
+            chat = [{**message, "role": "system"} if message["role"] == "developer" else message for message in chat]
+        return join_parts(chat, self._reads_parts)
+
+    def _reads_parts(self, role: str) -> bool:
+        """Whether the template goes through the parts of a content itself, found by trying it once for each role."""
+        if role not in self._takes_parts:
+            if len(self._takes_parts) >= _MAX_ROLES:
+                return False
+            # The mark shows in the prompt when parts are written as they are, instead of their texts.
+            parts = [{"type": "text", "text": text, "mark": "Wq3"} for text in ("Aq1", "Zq2")]
+            self._takes_parts[role] = self._shows(role, parts)
+        return self._takes_parts[role]
+
+    def _shows(self, role: str, content: str | list[dict[str, str]]) -> bool:
+        """Try the template on a message; return whether its text is in the prompt, and nothing but its text."""
+        texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+        further = {"tool_call_id": _CALLS[0]["id"], "name": "f"} if role == "tool" else {}
+        if self._compiled is None:
+            return False
+        for before, after in _TRIALS.get(role, _TRIALS["user"]):
+            chat = [*before, {"role": role, "content": content, **further}, *after]
+            try:
+                rendered = self._run(self._compiled, {"messages": chat, "tools": None, "add_generation_prompt": False})
+            except InvalidRequestError:
+                continue
+            return "Wq3" not in rendered and all(text in rendered for text in texts)
+        return False
+
+    def _run_until_it_fits(self, template: jinja2.Template, chat: list[dict[str, Any]], values: dict[str, Any]) -> str:
+        try:
+            return self._run(template, {**values, "messages": chat})
+        except InvalidRequestError:
+            for other in second_attempts(chat):
+                try:
+                    return self._run(template, {**values, "messages": other})
+                except InvalidRequestError:
+                    pass
+            raise
 
     def _run(self, template: jinja2.Template, values: Mapping[str, Any]) -> str:
         chunks = []
         size = 0
         try:
-            for chunk in template.generate({**self._special_tokens, **values}):
+            for chunk in metered(
+                template, {**self._special_tokens, **values}, self._max_steps, 2 * self._max_chars + 1000
+            ):
                 size += len(chunk)
                 if size > self._max_chars:
                     break
@@ -134,6 +180,21 @@ def _template_values(messages: object, tools: object, documents: object, extra: 
         raise InvalidRequestError("the messages are nested too deeply", param="messages") from error
 
 
+def _open_final(chat: list[dict[str, Any]]) -> str:
+    """Put a mark at the end of the final message's text, in place; return the text without it."""
+    content = chat[-1].get("content")
+    if isinstance(content, list) and content:
+        part = content[-1] = dict(content[-1])
+        final = part["text"]
+        part["text"] = final + _CONTINUE_HERE
+    elif isinstance(content, str):
+        final = content
+        chat[-1]["content"] = final + _CONTINUE_HERE
+    else:
+        raise InvalidRequestError("the final message has no content to continue", param="messages")
+    return str(final)
+
+
 def _cut_at_mark(rendered: str, final: str) -> str:
     """Cut a rendered chat where the text of its final message ends."""
     mark = _CONTINUE_HERE.strip()
@@ -151,70 +212,10 @@ def _cut_at_mark(rendered: str, final: str) -> str:
 def _in_plain_words(error: Exception) -> str:
     if isinstance(error, SecurityError):
         return f"the chat template did something that is not allowed: {error}"
+    if isinstance(error, TemplateLimitError):
+        return f"the chat template was stopped: {error}"
     if isinstance(error, jinja2.UndefinedError):
         return f"the chat template needs something that the messages lack: {error}"
     if isinstance(error, jinja2.TemplateError):
         return f"the chat template refuses the messages: {error}"  # raise_exception: the template's own words
     return f"the chat template fails on these messages: {type(error).__name__}: {error}"
-
-
-def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
-    """Return the Jinja environment that transformers gives to chat templates."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: now().strftime(form)
-    environment.globals["dict"] = lambda *args, **kwargs: dict(*args, **kwargs)
-    environment.globals["namespace"] = _GuardedNamespace
-    return environment
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes HTML, which models were not trained on."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-class _GuardedNamespace(Namespace):
-    """Jinja's ``namespace()`` without attributes that begin with an underscore, which could shadow Python's own."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        attributes = dict(*args[1:], **kwargs)
-        for name in attributes:
-            _check_free(name)
-        Namespace.__init__(args[0], attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_free(name)
-        super().__setitem__(name, value)
-
-
-def _check_free(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"a namespace has no attribute {name!r}")
-
-
-class _GenerationTag(Extension):
-    """``{% generation %} … {% endgeneration %}`` marks what the assistant wrote, for training; here it is just text."""
-
-    tags = {"generation"}  # noqa: RUF012  (Jinja reads it from the class)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """Read the tag as a block with a scope of its own."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_text"), [], [], body).set_lineno(line)
-
-    def _text(self, caller: Macro) -> str:
-        return caller()
