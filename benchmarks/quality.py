@@ -20,7 +20,7 @@ import numpy as np
 
 from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
-from hotseat.loadgen.report import describe_machine
+from hotseat.machine import describe_machine
 from hotseat.models import load
 from hotseat.models.loaded import LoadedModel
 from hotseat.runner import RunnerConfig

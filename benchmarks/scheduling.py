@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hotseat.loadgen.report import describe_machine
+from hotseat.machine import describe_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SCHEMA = "hotseat.benchmarks.scheduling/1"

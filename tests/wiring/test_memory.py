@@ -1,9 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from hotseat.errors import ConfigError
-from hotseat.wiring.memory import Capacity, available_memory_bytes, parse_bytes, parse_length, plan_capacity
+from hotseat.wiring.memory import Capacity, parse_bytes, parse_length, plan_capacity
 
 MIB = 2**20
 
@@ -98,52 +96,3 @@ def test_a_length_beyond_the_model_is_refused() -> None:
 def test_memory_for_less_than_a_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="no block"):
         planned(kv_cache_memory_bytes="1KiB")
-
-
-def machine(root: Path, files: dict[str, str]) -> int:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return available_memory_bytes(root / "proc", root / "cg")
-
-
-MEMINFO = {"proc/meminfo": "MemTotal: 16000 kB\nMemAvailable:    8000 kB\n"}
-
-
-def test_free_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
-    assert machine(tmp_path, MEMINFO) == 8000 * 1024
-
-
-def test_a_container_limit_counts(tmp_path: Path) -> None:
-    files = {"cg/memory.max": "3000000\n", "cg/memory.current": "1000000\n", "cg/memory.stat": "inactive_file 250000\n"}
-    assert machine(tmp_path, MEMINFO | files) == 2_250_000
-
-
-def test_an_unlimited_container_does_not_count(tmp_path: Path) -> None:
-    files = {"cg/memory.max": "max\n", "cg/memory.current": "1000000\n"}
-    assert machine(tmp_path, MEMINFO | files) == 8000 * 1024
-
-
-def test_limits_of_outer_groups_count_too(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "0::/outer/inner\n",
-        "cg/outer/memory.max": "500000\n",
-        "cg/outer/memory.current": "100000\n",
-        "cg/outer/inner/memory.max": "max\n",
-        "cg/outer/inner/memory.current": "100000\n",
-    }
-    assert machine(tmp_path, MEMINFO | files) == 400_000
-
-
-def test_the_old_kind_of_control_group_counts(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "4:memory:/docker/x\n3:cpu:/docker/x\n",
-        "cg/memory/docker/x/memory.limit_in_bytes": "700000\n",
-        "cg/memory/docker/x/memory.usage_in_bytes": "100000\n",
-    }
-    assert machine(tmp_path, MEMINFO | files) == 600_000
-
-
-def test_this_machine_has_memory() -> None:
-    assert available_memory_bytes() > 0

@@ -121,7 +121,7 @@ def _bench_serve(invocation: Invocation) -> int:
 
 
 def _bench_scheduler(invocation: Invocation) -> int:
-    from hotseat.loadgen.report import describe_machine
+    from hotseat.machine import describe_machine
     from hotseat.simulator.config import SchedulerBenchOptions
     from hotseat.simulator.scheduler_bench import run
 
@@ -224,7 +224,7 @@ def _profile_command(name: str, *, help: str) -> Command:  # noqa: A002  # as th
         return options.collect(("benchmark", COMMANDS[name].options))
 
     def run(invocation: Invocation) -> int:
-        from hotseat.loadgen.report import describe_machine
+        from hotseat.machine import describe_machine
         from hotseat.roofline import COMMANDS
 
         chosen = options.build(COMMANDS[name].options, invocation.values)

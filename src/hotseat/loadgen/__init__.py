@@ -1,6 +1,6 @@
 """Measure an OpenAI-compatible server from outside: load it, time its streams, report.
 
-Must not know: anything else of the package. It speaks HTTP, so that any server can be measured with it.
+Must not know: how a server works. It speaks HTTP, so that any server can be measured with it.
 """
 
 from hotseat.loadgen.config import BenchConfig

@@ -14,9 +14,10 @@ from hotseat.errors import ConfigError, HotseatError
 from hotseat.loadgen.config import BenchConfig
 from hotseat.loadgen.http_client import HttpClient
 from hotseat.loadgen.measure import Measurement, RequestResult, Summary, summarize
-from hotseat.loadgen.report import describe_machine, format_errors, format_table, write_json
+from hotseat.loadgen.report import format_errors, format_table, write_json
 from hotseat.loadgen.stream import ChunkReader
 from hotseat.loadgen.workload import Prompt, arrival_times, make_prompts
+from hotseat.machine import describe_machine
 
 __all__ = ["measure", "run"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hotseat.core.batch import Batch, StepOutput
 from hotseat.errors import ConfigError
+from hotseat.machine import usable_cpus
 from hotseat.models.spec import DecoderSpec
 from hotseat.models.weights import Weights, WeightTensor
 from hotseat.runner import _native
@@ -167,41 +167,18 @@ def _warn_of_rejected_isas(isa: str) -> None:
 
 def default_threads() -> int:
     """Return the number of physical cores that this process may use: affinity mask and cgroup quota honoured."""
-    cores = {_core_of(cpu) for cpu in os.sched_getaffinity(0)}
-    return min(len(cores), _num_cpus())
-
-
-def _num_cpus() -> int:
-    """Return how many threads can run at the same time, by affinity mask and cgroup quota."""
-    num_allowed, quota = len(os.sched_getaffinity(0)), _cgroup_quota()
-    return num_allowed if quota is None else min(num_allowed, int(quota))
-
-
-def _core_of(cpu: int) -> tuple[str, str]:
-    """Return what distinguishes the physical core of a logical CPU."""
-    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-    try:
-        return (topology / "physical_package_id").read_text().strip(), (topology / "core_id").read_text().strip()
-    except OSError:
-        return "cpu", str(cpu)
-
-
-def _cgroup_quota() -> float | None:
-    """Return the CPUs that the cgroup grants, or ``None`` without a limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else max(1.0, float(quota) / float(period))
-    except (OSError, ValueError):
-        return None
+    return usable_cpus().num_threads
 
 
 def _threads(config: RunnerConfig) -> int:
-    threads = default_threads() if config.threads is None else config.threads
-    if threads > _num_cpus():
+    cpus = usable_cpus()
+    threads = cpus.num_threads if config.threads is None else config.threads
+    logger.info("threads: %d (%s)", threads, cpus)
+    if threads > cpus.num_at_once:
         logger.warning(
             "threads is %d, but only %d CPUs may be used: threads that wait for each other's turn make steps slow",
             threads,
-            _num_cpus(),
+            cpus.num_at_once,
         )
     warn_if_spread(os.sched_getaffinity(0), threads)
     return threads

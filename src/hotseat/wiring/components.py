@@ -14,6 +14,7 @@ from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine, EventSink, MonotonicClock, StepLoop, warm_up
 from hotseat.errors import ConfigError
 from hotseat.generation import ModelLimits
+from hotseat.machine import free_memory
 from hotseat.models import (
     DEFAULT_MODEL,
     DecoderSpec,
@@ -27,7 +28,6 @@ from hotseat.runner.config import RunnerConfig
 from hotseat.runner.determinism import ModelRunner
 from hotseat.text import ChatTemplate, Tokenizer
 from hotseat.wiring.engine_args import EngineArgs, ModelOptions
-from hotseat.wiring.memory import available_memory_bytes
 
 __all__ = ["EngineComponents", "fetch", "make_components", "make_policy", "make_runner"]
 
@@ -108,7 +108,9 @@ def make_components(args: EngineArgs) -> EngineComponents:
         ConfigError: an option does not fit the model or the machine.
     """
     model = _load(args.model)
-    scheduler_config, runner_config = args.room_configs(model.spec, available_memory_bytes())
+    memory = free_memory()
+    logger.info("memory: %s", memory)
+    scheduler_config, runner_config = args.room_configs(model.spec, memory.num_bytes)
     tokenizer = _tokenizer(model)
     return EngineComponents(
         args=args,

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from hotseat.errors import ConfigError
 
-__all__ = ["Capacity", "available_memory_bytes", "parse_bytes", "parse_length", "plan_capacity"]
+__all__ = ["Capacity", "parse_bytes", "parse_length", "plan_capacity"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,58 +103,3 @@ def _fitting_length(length: int, asked_len: int | None, cache_len: int, source: 
         "max_model_len is %d, but %s holds %d tokens: longer requests are refused", length, source, cache_len
     )
     return length
-
-
-def available_memory_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory that this process may still take: the machine's, or less in a container with a limit."""
-    available = _meminfo_available(proc / "meminfo")
-    for folder in _cgroup_folders(proc / "self" / "cgroup", cgroup):
-        for limit_name, used_name in [
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ]:
-            limit, used = _read_number(folder / limit_name), _read_number(folder / used_name)
-            if limit is not None and used is not None:
-                # File cache counts as used, but the kernel gives it up when memory is needed.
-                reclaimable = _stat_value(folder / "memory.stat", "inactive_file") or 0
-                available = min(available, max(0, limit - used + reclaimable))
-    return available
-
-
-def _meminfo_available(path: Path) -> int:
-    try:
-        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
-        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
-    except (OSError, StopIteration):
-        return 2 * 2**30  # not Linux: assume a small machine
-
-
-def _cgroup_folders(membership: Path, root: Path) -> list[Path]:
-    """Return the folders of all control groups of this process, outer ones included: each may have a limit."""
-    folders = [root, root / "memory"]
-    try:
-        lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return folders
-    for line in lines:
-        _, controllers, inner = line.split(":", 2)
-        if controllers in ("", "memory"):
-            top = root / controllers if controllers else root
-            path = top / inner.lstrip("/")
-            folders += [folder for folder in (path, *path.parents) if top in folder.parents]
-    return folders
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # absent, or the word "max"
-        return None
-
-
-def _stat_value(path: Path, key: str) -> int | None:
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [key]), None)
