@@ -39,7 +39,7 @@ def test_a_policy_may_lack_every_method_but_one() -> None:
         world.add(length, f"{length}", max_tokens=1)
     world.run()
     assert [one for batch in world.batches for one in batch.admitted_ids] == ["30", "20", "10"]
-    assert world.scheduler.policy_error is None
+    assert world.scheduler.stats().policy_error is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,53 @@ def test_fcfs_takes_over_from_a_policy_that_fails(name: str, value: Any, said: s
     for index in range(4):
         world.add(10 + index, f"r{index}", max_tokens=2)
     world.run()
-    assert world.scheduler.policy_error is not None
-    assert said in world.scheduler.policy_error
+    assert world.scheduler.stats().policy_error is not None
+    assert said in world.scheduler.stats().policy_error
     assert [one for batch in world.batches for one in batch.admitted_ids] == ["r0", "r1", "r2", "r3"]
+    world.assert_answers_are_right()
+
+
+class NewestFirst:
+    """Newest first, for as long as it works."""
+
+    def __init__(self, num_calls: int) -> None:
+        self.num_left = num_calls
+
+    def key(self, request: Request, now: float) -> tuple[float, ...]:
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise RuntimeError("no idea")
+        return (-request.arrived_at,)
+
+
+def test_the_order_of_running_requests_is_that_of_fcfs_as_well_after_a_fault() -> None:
+    world = World(NewestFirst(2), num_kv_blocks=6, block_size=4, watermark=0.0, max_num_seqs=2)  # type: ignore[arg-type]
+    world.add(8, "first", max_tokens=12)
+    world.step()
+    world.add(8, "second", max_tokens=12)
+    world.step()
+    world.add(8, "third", max_tokens=2)
+    world.run()
+    preempted = [one.request_id for batch in world.batches for one in batch.preempted]
+    assert preempted[0] == "second"
+    assert "first" not in preempted
+    world.assert_answers_are_right()
+
+
+def test_a_prefix_owner_inherits_the_rank_of_fcfs_after_a_fault() -> None:
+    prefix = list(range(200))
+    world = World(NewestFirst(4), max_num_batched_tokens=32, max_num_seqs=4, short_prefill_share=0.0)  # type: ignore[arg-type]
+    world.add(prefix, "owner", max_tokens=1)
+    world.step()
+    world.add([*prefix, 1], "early", max_tokens=1)
+    world.step()
+    world.add([*prefix, 2], "late", max_tokens=1)
+    world.step()
+    owner = world.requests["owner"]
+    assert owner.best_waiter is world.requests["late"]
+    world.add(30, "other", max_tokens=1)
+    world.add(30, "faulty", max_tokens=1)
+    world.step()
+    assert owner.best_waiter is world.requests["early"]
+    world.run()
     world.assert_answers_are_right()

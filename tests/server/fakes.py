@@ -216,10 +216,11 @@ class FakeServer:
     ) -> None:
         services_overrides = overrides.pop("services", {})
         starts = overrides.pop("starts", True)
+        policy = overrides.pop("policy", None)
         self.runner = runner or FakeRunner()
         bounds = {"max_model_len": 512, "num_kv_blocks": 256, "max_num_seqs": 8, "max_num_batched_tokens": 64}
         self.scheduling = SchedulerConfig(**{**bounds, **overrides})
-        self.engine = Engine(Scheduler(self.scheduling), self.runner)
+        self.engine = Engine(Scheduler(self.scheduling, policy), self.runner)
         self.tokenizer = byte_tokenizer()
         limits = ModelLimits(
             max_model_len=self.scheduling.max_model_len, vocab_size=VOCAB_SIZE, eos_token_ids=frozenset({EOS})

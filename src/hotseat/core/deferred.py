@@ -117,6 +117,13 @@ class DeferredRequests:
         rank = self._waiting.rank
         return bool(self.preempted) and rank(request) > min(map(rank, self.preempted.values()))
 
+    def rekeyed(self) -> None:
+        """Choose anew what depends on the order: the ranks that owners inherit, the request with the reservation."""
+        owners = {owner.serial: owner for one in self.awaiting_prefix.values() if (owner := one.wait.owner)}
+        for owner in owners.values():
+            owner.best_waiter = self._best_waiter(owner)
+        self._reserve()
+
     def block_reason(self) -> BlockReason | None:
         """Return the reason of those that are kept here, when no other request is left to look at."""
         if self.blocked:
@@ -159,8 +166,10 @@ class DeferredRequests:
     def _choose_best(self, owner: Request) -> None:
         """Find the waiter whose rank ``owner`` inherits, if the last one has left."""
         if owner.best_waiter is not None and owner.best_waiter.serial not in owner.waiters:
-            others = (waiter for _, waiter in owner.waiters.values())
-            owner.best_waiter = min(others, key=self._waiting.rank, default=None)
+            owner.best_waiter = self._best_waiter(owner)
+
+    def _best_waiter(self, owner: Request) -> Request | None:
+        return min((waiter for _, waiter in owner.waiters.values()), key=self._waiting.rank, default=None)
 
     def _set_reason(self, request: Request, reason: BlockReason, detail: str, now: float) -> None:
         if request.wait.reason is not reason:

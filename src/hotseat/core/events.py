@@ -71,3 +71,4 @@ class SchedulerStats(NamedTuple):
     num_cached_tokens: int
     num_missed_deadlines: int  # deadline: requests whose first token could not be in time any more
     step_time_error: float | None  # with a latency target: mean of |predicted - taken| / taken
+    policy_error: str | None = None  # the fault of a user's policy that fcfs replaced

@@ -39,7 +39,9 @@ def _check_places(requests: Mapping[RequestId, Request], waiting: WaitingQueue, 
     assert set(in_queue) | running.requests.keys() == requests.keys(), (
         "a request is nowhere, or forgotten and somewhere"
     )
-    for request in waiting:
+    in_order = sorted(waiting, key=waiting.rank)
+    for num_ahead, request in enumerate(in_order):
+        assert waiting.num_ahead(request) == num_ahead, f"{request.id} has {num_ahead} ahead, the index differs"
         assert request.status is RequestStatus.WAITING, f"{request.id} is in the queue and {request.status.value}"
         assert request.num_computed_tokens == 0, f"{request.id} waits and has computed tokens"
         assert request.seat is None, f"{request.id} waits in a seat"

@@ -201,17 +201,23 @@ class Scheduler:
         return min((at for at in times if at is not None), default=None)
 
     def explain(self, request_id: RequestId, now: float) -> Explanation | None:
-        """Return the state of a request and what binds it; ``None`` when it is unknown or has ended. O(waiting)."""
+        """Return the state of a request and what binds it; ``None`` when it is unknown or has ended.
+
+        O(log waiting), and O(tenants) more under ``fair``.
+        """
         request = self._requests.get(request_id)
         if request is None:
             return None
         blocks_free, num_free_seats = self._pool.num_free, self._running.num_free_seats
         if request.status is RequestStatus.RUNNING:
             return explain_running(request, blocks_free=blocks_free, num_free_seats=num_free_seats)
-        rank = self._waiting.rank(request)
-        num_ahead = sum(self._waiting.rank(other) < rank for other in self._waiting)
         return explain_waiting(
-            request, now, self._times, num_ahead=num_ahead, blocks_free=blocks_free, num_free_seats=num_free_seats
+            request,
+            now,
+            self._times,
+            num_ahead=self._waiting.num_ahead(request),
+            blocks_free=blocks_free,
+            num_free_seats=num_free_seats,
         )
 
     def stats(self) -> SchedulerStats:
@@ -232,12 +238,8 @@ class Scheduler:
             num_cached_tokens=admission.num_cached_tokens,
             num_missed_deadlines=self.policy.num_missed_deadlines,
             step_time_error=None if self._budget.predictor is None else self._budget.predictor.error,
+            policy_error=self.policy.error,
         )
-
-    @property
-    def policy_error(self) -> str | None:
-        """The fault of a user's policy that was replaced by fcfs."""
-        return self.policy.error
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes, unless blocks are in use: then nothing is changed. Return whether it was done."""
@@ -254,14 +256,21 @@ class Scheduler:
     # The phases of schedule
 
     def _begin_step(self, now: float) -> StepBuilder:
-        if self.policy.error is not self._policy_error:  # the keys are now those of fcfs
+        if self.policy.error is not self._policy_error:  # from now on the keys are those of fcfs
             self._policy_error = self.policy.error
-            self._waiting.rekey(now)
+            self._rekey(now)
         tokens, self._short_share, time = self._budget.next(self._running)
         batch = Batch(step=self._num_steps, chunks=[], budget=tokens)
         self._num_steps += 1
         self._scheduled_at = now
         return StepBuilder(batch, now, self.config.long_prefill_token_threshold or tokens, time)
+
+    def _rekey(self, now: float) -> None:
+        """Order all requests anew: the policy's keys have changed their meaning."""
+        self._waiting.rekey(now)
+        for request in self._running.requests.values():
+            request.wait.key = self.policy.key(request, now)
+        self._admission.deferred.rekeyed()
 
     def _end_timed_out(self, step: StepBuilder) -> None:
         for request, why in self._limits.timed_out(step.now):

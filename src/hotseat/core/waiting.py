@@ -17,6 +17,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from hotseat.core.order_index import OrderIndex
 from hotseat.core.policy import Key, Policy, overrides
 from hotseat.core.request import Request
 
@@ -129,6 +130,7 @@ class WaitingQueue:
         self._num_short_buckets = _size_class(self._short_tokens) + 1
         self._buckets: list[_SizeBucket] = []
         self._deferred: dict[int, Request] = {}  # by serial
+        self._order: dict[str, OrderIndex] = {}  # of all, deferred ones too, by group
         self._num_offered = 0
 
     def __len__(self) -> int:
@@ -149,6 +151,16 @@ class WaitingQueue:
         wait = request.wait
         return (self._grouping.group_key(wait.group) if self._grouping else 0.0, wait.group, wait.key, request.serial)
 
+    def num_ahead(self, request: Request) -> int:
+        """Return how many come before a waiting request in the order; O(groups + log n)."""
+        group, key = request.wait.group, request.wait.key
+        num_ahead = self._order[group].num_before(key, request.serial)
+        if self._grouping is not None:
+            place = (self._grouping.group_key(group), group)
+            others = ((self._grouping.group_key(other), other, index) for other, index in self._order.items())
+            num_ahead += sum(len(index) for group_key, other, index in others if (group_key, other) < place)
+        return num_ahead
+
     def is_short(self, request: Request) -> bool:
         """Tell whether a request, waiting or running, counts as short beside a long one."""
         return request.wait.bucket < self._num_short_buckets
@@ -164,13 +176,17 @@ class WaitingQueue:
         if self._grouping is not None:
             wait.group = self._grouping.group(request)
             self._grouping.joined(request)
-        wait.key = self._policy.key(request, now)
+        self._set_key(request, self._policy.key(request, now), is_new=True)
         self._offer(request)
 
     def dequeue(self, request: Request) -> None:
         """Remove a request that was admitted or ended."""
         if self._deferred.pop(request.serial, None) is None:
             self._withdraw(request)
+        index = self._order[request.wait.group]
+        index.remove(request.wait.key, request.serial)
+        if not index:
+            del self._order[request.wait.group]
         if self._grouping is not None:
             self._grouping.left(request)
 
@@ -185,12 +201,12 @@ class WaitingQueue:
             self._offer(request)
 
     def rekey(self, now: float) -> None:
-        """Order all anew: the policy's keys have changed their meaning."""
+        """Ask for all keys anew."""
         for request in list(self):
             is_offered = self.is_offered(request)
             if is_offered:
                 self._withdraw(request)
-            request.wait.key = self._policy.key(request, now)
+            self._set_key(request, self._policy.key(request, now))
             if is_offered:
                 self._offer(request)
 
@@ -214,10 +230,17 @@ class WaitingQueue:
             return head
         while head is not None and (key := self._rekeying.key_at_head(head, now)) > head.wait.key:
             bucket.discard(head)
-            head.wait.key = key
+            self._set_key(head, key)
             bucket.push(head)
             head = bucket.first()
         return head
+
+    def _set_key(self, request: Request, key: Key, *, is_new: bool = False) -> None:
+        index = self._order.setdefault(request.wait.group, OrderIndex())
+        if not is_new:
+            index.remove(request.wait.key, request.serial)
+        request.wait.key = key
+        index.add(key, request.serial)
 
     def _offer(self, request: Request) -> None:
         while len(self._buckets) <= request.wait.bucket:

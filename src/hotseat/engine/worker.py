@@ -110,7 +110,9 @@ class Worker:
 
     def _publish(self, updates: Sequence[RequestUpdate]) -> None:
         """Send news to the streams. Whoever acts on them finds ``stats`` and health as they are after the step."""
-        self.stats = self._scheduler.stats()
+        known_error, self.stats = self.stats.policy_error, self._scheduler.stats()
+        if self.stats.policy_error != known_error:
+            logger.error("%s; requests are now ordered as under fcfs", self.stats.policy_error)
         for update in updates:
             mailbox = self._mailboxes.get(update.request_id)
             if mailbox is None:

@@ -36,12 +36,17 @@ async def show_model(request: Request, name: str) -> Response:
 @router.get("/health", tags=["Server"])
 @router.head("/health", include_in_schema=False)
 async def health(request: Request) -> Response:
-    """Answer 200 while the engine is alive and makes progress, else 503 with the reason; for liveness probes."""
-    state = context_of(request).services.engine.health()
+    """Answer 200 while the engine is alive and makes progress, else 503 with the reason; for liveness probes.
+
+    ``policy_error`` is the fault of a scheduling policy of the operator's own that was replaced by fcfs.
+    """
+    engine = context_of(request).services.engine
+    state = engine.health()
     body = {
         "status": "ok" if state.alive else "unhealthy",
         "reason": state.reason,
         "stalled_for_s": state.stalled_for_s,
+        "policy_error": engine.stats().policy_error,
     }
     return JSONResponse(body, 200 if state.alive else 503)
 
