@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.text.sentencepiece_merges import merges_from_scores
-from hotseat.text.token_bytes import SPACE_SYMBOL
+from hotseat.text.token_bytes import SPACE_SYMBOL, TURN_ENDS
 from hotseat.text.word_rules import WORD_RULES
 
 __all__ = ["GgufVocabulary"]
@@ -25,7 +25,9 @@ __all__ = ["GgufVocabulary"]
 logger = logging.getLogger(__name__)
 
 # tokenizer.ggml.token_type
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+
+_TURN_ENDS = frozenset(TURN_ENDS)
 
 _ID_KEYS = {
     "bos_token": "bos_token_id",
@@ -102,8 +104,7 @@ class GgufVocabulary:
         except Exception as error:  # the library raises bare Exception
             raise ModelError(f"the tokenizer in the GGUF file is broken: {error}") from error
         special = (_CONTROL,) if self.model == "gpt2" else (_CONTROL, _UNKNOWN)
-        kinds = [] if self._types is None else self._types[: len(self.tokens)].tolist()
-        typed = [(token, kind) for token, kind in zip(self.tokens, kinds, strict=False) if token and kind != 1]
+        typed = self._typed_tokens()
         rstrip = self._swallows_spaces()
         backend.add_special_tokens(
             [AddedToken(token, normalized=False, rstrip=rstrip(token)) for token, kind in typed if kind in special]
@@ -116,6 +117,12 @@ class GgufVocabulary:
             ]
         )
         return backend
+
+    def _typed_tokens(self) -> list[tuple[str, int]]:
+        """Return the tokens that are not just text, each with its type; ends of turns are control tokens anyway."""
+        types = {} if self._types is None else dict(enumerate(self._types[: len(self.tokens)].tolist()))
+        types.update((at, _CONTROL) for at, token in enumerate(self.tokens) if token in _TURN_ENDS)
+        return [(self.tokens[at], kind) for at, kind in types.items() if kind != _NORMAL and self.tokens[at]]
 
     def byte_level(self, ids: dict[str, int], merges: list[tuple[str, str]]) -> tokenizers.Tokenizer:
         """Return the kind of GPT-2: words are cut off first, and every byte is a character."""

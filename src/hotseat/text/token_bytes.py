@@ -18,9 +18,15 @@ from dataclasses import dataclass
 
 from hotseat.errors import UnsupportedModelError
 
-__all__ = ["BYTE_ALPHABET", "SPACE_SYMBOL", "DecodingRule", "TokenBytes", "decoding_rule", "read_utf8"]
+__all__ = ["BYTE_ALPHABET", "SPACE_SYMBOL", "TURN_ENDS", "DecodingRule", "TokenBytes", "decoding_rule", "read_utf8"]
 
 SPACE_SYMBOL = "▁"
+# Spellings that are control tokens wherever they occur, and end a turn. "</s>" is not here: Gemma 4 has it as text.
+TURN_ENDS = (
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
+    *("<end_of_turn>", "<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "<turn|>", "<|tool_response>", "<end_of_utterance>"),
+    *("<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~[", "<｜end▁of▁sentence｜>"),
+)
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BROKEN_BYTE = re.compile("[\udc80-\udcff]")
 _MAX_TOKEN_ID = 2**32 - 1

@@ -146,6 +146,11 @@ class Tokenizer:
         """Return the token for display, with U+FFFD where it is part of a character."""
         return self._bytes[token_id].decode(errors="replace")
 
+    def special_id(self, text: str) -> int | None:
+        """Return the id of the control token that is spelled ``text``; ``None`` where there is no such one."""
+        token_id = _id_of(self._backend, text)
+        return token_id if token_id in self._special_ids else None
+
     def is_special(self, token_id: int) -> bool:
         """Whether the token is a control token (such as BOS), which is no part of the text."""
         return token_id in self._special_ids

@@ -26,7 +26,7 @@ from hotseat.models import (
 from hotseat.models import load as load_model
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.determinism import ModelRunner
-from hotseat.text import ChatTemplate, Tokenizer
+from hotseat.text import ChatTemplate, Tokenizer, turn_end_ids
 from hotseat.wiring.engine_args import EngineArgs, ModelOptions
 
 __all__ = ["EngineComponents", "fetch", "make_components", "make_policy", "make_runner"]
@@ -44,6 +44,7 @@ class EngineComponents:
     model: LoadedModel
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    turn_end_ids: frozenset[int]
     scheduler_config: SchedulerConfig
     runner_config: RunnerConfig
     scheduler: Scheduler
@@ -51,10 +52,8 @@ class EngineComponents:
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
-        ids = self.model.generation_config.eos_token_ids
-        if not ids and self.tokenizer.eos_token_id is not None:
-            ids = (self.tokenizer.eos_token_id,)
-        return frozenset(ids)
+        """The ids that end an answer: the model's list, and what its vocabulary and its chat template tell."""
+        return self.turn_end_ids.union(self.model.generation_config.eos_token_ids)
 
     @property
     def sampling_defaults(self) -> dict[str, float]:
@@ -112,11 +111,13 @@ def make_components(args: EngineArgs) -> EngineComponents:
     logger.info("memory: %s", memory)
     scheduler_config, runner_config = args.room_configs(model.spec, memory.num_bytes)
     tokenizer = _tokenizer(model)
+    chat_template = _chat_template(model, tokenizer, args.model.chat_template)
     return EngineComponents(
         args=args,
         model=model,
         tokenizer=tokenizer,
-        chat_template=_chat_template(model, tokenizer, args.model.chat_template),
+        chat_template=chat_template,
+        turn_end_ids=turn_end_ids(tokenizer, chat_template),
         scheduler_config=scheduler_config,
         runner_config=runner_config,
         scheduler=Scheduler(scheduler_config, make_policy(scheduler_config)),
