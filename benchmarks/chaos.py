@@ -29,7 +29,7 @@ from typing import Any
 
 from hotseat.loadgen.http_client import HttpClient, Response
 from hotseat.loadgen.stream import EventSplitter
-from saving import save
+from saving import add_option, save
 from server_process import Server, running_server
 from soak import Answer, ask, distinct_requests
 
@@ -321,7 +321,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
+    add_option(parser)
     parser.add_argument("options", nargs="*", help="options of the servers, after --")
     chosen = parser.parse_args()
     policies = POLICIES[: max(1, min(len(POLICIES), int(chosen.seconds / ROUND_S)))]

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from saving import save
+from saving import add_option, save
 
 ROOT = Path(__file__).resolve().parent.parent
 FREEDOMS = (
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,8,32")
     parser.add_argument("--prefill", default="512")
     parser.add_argument("--context", type=int, default=600)
-    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
+    add_option(parser)
     chosen = parser.parse_args()
     runs: dict[str, list[dict[str, float]]] = {"fixed order": [], "free order": []}
     with tempfile.TemporaryDirectory() as directory:

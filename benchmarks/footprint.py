@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from saving import save
+from saving import add_option, save
 from server_process import running_server
 
 
@@ -30,7 +30,7 @@ def resident_mib(pid: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--idle-s", type=float, default=10.0)
-    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
+    add_option(parser)
     parser.add_argument("options", nargs="*", help="options of the server, after --")
     chosen = parser.parse_args()
     with running_server(chosen.options) as server:

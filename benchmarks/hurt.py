@@ -24,7 +24,7 @@ from typing import Any
 from hostile_clients import ATTACKS
 from hotseat.loadgen.http_client import HttpClient
 from hotseat.loadgen.stream import EventSplitter
-from saving import save
+from saving import add_option, save
 from server_process import running_server
 
 NUM_STREAMS = 8
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--settle-s", type=float, default=60.0, help="after which memory is read again")
     parser.add_argument("--tokens", type=int, default=64, help="of each plain stream's answers")
     parser.add_argument("--only", nargs="+", choices=ATTACKS, metavar="KIND", help="of: " + "; ".join(ATTACKS))
-    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
+    add_option(parser)
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)  # be the hostile client
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("options", nargs="*", help="options of the server, after --")

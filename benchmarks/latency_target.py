@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from hotseat.loadgen.http_client import HttpClient
 from hotseat.loadgen.stream import EventSplitter
-from saving import save
+from saving import add_option, save
 from server_process import running_server
 
 WORDS = ("harbour", "bread", "engine", "winter", "letter", "mountain", "quiet", "number", "window", "river", "stone")
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--long-words", type=int, default=2500)
     parser.add_argument("--duration-s", type=float, default=15.0, help="after it nobody asks again")
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
-    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
+    add_option(parser)
     parser.add_argument("options", nargs="*", help="options of both servers, after --")
     chosen = parser.parse_args()
     kinds = {"fixed": [], "target": ["--target-itl-ms", str(chosen.target_itl_ms)]}

@@ -10,23 +10,21 @@ python benchmarks/quality.py --model DIR --text FILE --tokens 1500 --save qualit
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
-from hotseat.machine import describe_machine
 from hotseat.models import load
 from hotseat.models.loaded import LoadedModel
 from hotseat.runner import RunnerConfig
 from hotseat.runner.native import NativeRunner
 from hotseat.text import Tokenizer
 from hotseat.wiring import default_cache_dir
+from saving import add_option, save
 
 HERE = Path(__file__).resolve().parent
 BLOCK_SIZE = 16
@@ -100,7 +98,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=HERE / "english.txt")
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--dtypes", nargs="+", default=["int8", "bf16", "gguf"], choices=["int8", "bf16", "gguf"])
-    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
+    add_option(parser)
     chosen = parser.parse_args()
     model = load(chosen.model, cache_dir=default_cache_dir(os.environ))
     token_ids = load_tokenizer(model).encode(chosen.text.read_text())[: chosen.tokens]
@@ -110,12 +108,7 @@ def main() -> None:
     for dtype, row in results.items():
         sys.stdout.write(f"| {dtype} | {row['kl']:.4f} | {100 * row['top1']:.1f} % |\n")
     if chosen.save:
-        record = {"command": " ".join(sys.argv), "machine": asdict(describe_machine())} | {
-            "model": model.name,
-            "num_tokens": len(token_ids),
-            "results": results,
-        }
-        (HERE / "results" / f"{chosen.save}.json").write_text(json.dumps(record, indent=2) + "\n")
+        save(chosen.save, chosen, model=model.name, num_tokens=len(token_ids), results=results)
 
 
 if __name__ == "__main__":

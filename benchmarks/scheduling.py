@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hotseat.machine import describe_machine
+from saving import save
 
-RESULTS = Path(__file__).resolve().parent / "results"
 SCHEMA = "hotseat.benchmarks.scheduling/1"
 UNKNOWN_LENGTH = ["--max-tokens", "2048"]  # what every request asks for: nobody knows how long an answer will be
 
@@ -118,18 +117,16 @@ def main() -> None:
     for name, summary in policies.items():
         print_row(name, summary, policies["fcfs"]["all"]["goodput"])
     if chosen.save:
-        result = {
-            "schema": SCHEMA,
-            "trace": chosen.trace.name,
-            "profile": {"name": chosen.profile, **asdict(profile)},
-            "trace_rate": rate,
-            "saturation_rate": saturation,
-            "machine": asdict(describe_machine()),
-            "runs": documents,
-        }
-        path = RESULTS / f"scheduling-{chosen.save}-{chosen.profile}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        sys.stdout.write(f"\nwritten to {path.relative_to(RESULTS.parent.parent)}\n")
+        save(
+            f"scheduling-{chosen.save}-{chosen.profile}",
+            chosen,
+            schema=SCHEMA,
+            trace=chosen.trace.name,
+            profile={"name": chosen.profile, **asdict(profile)},
+            trace_rate=rate,
+            saturation_rate=saturation,
+            runs=documents,
+        )
 
 
 def arrival_span_s(trace: Path, limit: int | None) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 
 from hotseat.loadgen.http_client import HttpClient
 from hotseat.loadgen.stream import EventSplitter
-from saving import save
+from saving import add_option, save
 from server_process import running_server
 
 QUIET_S = 1.0  # after which everything must be free
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--hang-ups", type=float, default=0.3, help="share of clients that may hang up")
     parser.add_argument("--max-s", type=float, default=1200.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", help="write benchmarks/results/NAME.json")
+    add_option(parser)
     parser.add_argument("options", nargs="*", help="options of the server, after --")
     chosen = parser.parse_args()
     with running_server(chosen.options) as server:

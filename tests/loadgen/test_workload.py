@@ -30,9 +30,13 @@ def test_prompts_are_as_long_as_asked_for(dataset: str) -> None:
     assert prompt.max_tokens == 7
 
 
-def test_random_prompts_do_not_begin_alike() -> None:
-    prompts = make_prompts("random", lengths("64"), lengths("1"), 40, 0)
-    assert len({" ".join(prompt.text.split()[:3]) for prompt in prompts}) == 40
+@pytest.mark.parametrize("dataset", list(DATASETS))
+def test_prompts_do_not_begin_alike_under_any_seed(dataset: str) -> None:
+    """A benchmark measures prefills: a prefix cache finds nothing of one prompt in another, nor in an earlier run."""
+    prompts = [
+        prompt for seed in range(3) for prompt in make_prompts(dataset, lengths("64-200"), lengths("1"), 300, seed)
+    ]
+    assert len({" ".join(prompt.text.split()[:4]) for prompt in prompts}) == 900
 
 
 def test_standard_outputs_have_the_stated_mean() -> None:

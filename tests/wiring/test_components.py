@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hotseat.core.config import SchedulerConfig
+from hotseat.core.policies import BUILT_IN
 from hotseat.errors import ConfigError, ModelNotFoundError
 from hotseat.runner.config import kv_bytes_per_block
 from hotseat.runner.reference import ReferenceRunner
@@ -73,7 +75,7 @@ def test_options_reach_their_rooms(model: str) -> None:
         ({"block_size": 0}, "block_size"),
         ({"scheduling_policy": "lottery"}, "scheduling_policy"),
         ({"scheduling_policy": "no_such_module:Lottery"}, "cannot be used"),
-        ({"scheduling_policy": "fractions:Fraction"}, "'fractions:Fraction' has no method key"),
+        ({"scheduling_policy": "fractions:Fraction"}, "'fractions:Fraction' has no method of a policy"),
         ({"chat_template": "/no/such/file"}, "chat_template"),
     ],
 )
@@ -124,6 +126,13 @@ def test_a_policy_of_the_users_own_is_imported(model: str, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "my_policies", module)
     policy = components_of(model, scheduling_policy="my_policies:Lifo").scheduler.policy
     assert policy.key(SimpleNamespace(arrived_at=3.0), 5.0) == (-3.0,)
+
+
+def test_every_built_in_policy_can_be_chosen_and_is_named_in_the_help(model: str) -> None:
+    for name, policy in BUILT_IN.items():
+        chosen = components_of(model, scheduling_policy=name).scheduler.policy
+        assert type(chosen) is type(policy(SchedulerConfig(max_model_len=8, num_kv_blocks=1)))
+        assert name in ENGINE_OPTIONS["scheduling_policy"].help
 
 
 @pytest.mark.parametrize("runner", ["auto", "reference"])

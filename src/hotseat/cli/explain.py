@@ -1,18 +1,15 @@
-"""Ask a running server where its requests are and why.
-
-Must not know: how the server comes by its answers.
-"""
+"""The client of ``hotseat explain``: where the requests of a running server are, in words."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from hotseat.errors import HotseatError, InvalidRequestError
+from hotseat.loadgen.http_client import HttpClient, Response
 
 __all__ = ["ExplainOptions", "explain"]
 
@@ -52,24 +49,28 @@ def explain(chosen: ExplainOptions) -> str:
 
 
 def _get(chosen: ExplainOptions, path: str) -> Any:
-    url = chosen.url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {chosen.api_key}"} if chosen.api_key else {}
+    """Return the JSON at ``path`` of the server."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=TIMEOUT_S) as response:
-            return json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _refusal(error) from None
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise HotseatError(f"no answer from {url}: {getattr(error, 'reason', error)}") from None
+        response = asyncio.run(_fetch(chosen, path))
+        answer = json.loads(response.body)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise HotseatError(f"no answer from {chosen.url}: {error or type(error).__name__}") from None
+    if response.status == 200:
+        return answer
+    try:
+        message = str(answer["error"]["message"])
+    except (LookupError, TypeError):
+        message = f"HTTP {response.status}"
+    raise InvalidRequestError(message) if response.status == 404 else HotseatError(message)
 
 
-def _refusal(error: urllib.error.HTTPError) -> HotseatError:
+async def _fetch(chosen: ExplainOptions, path: str) -> Response:
+    client = HttpClient(chosen.url, api_key=chosen.api_key)
     try:
-        message = json.load(error)["error"]["message"]
-    except (ValueError, LookupError, TypeError):
-        message = f"{error.code} {error.reason}"
-    return InvalidRequestError(str(message)) if error.code == 404 else HotseatError(str(message))
+        async with asyncio.timeout(TIMEOUT_S):
+            return await client.get(path)
+    finally:
+        client.close()
 
 
 def _paragraph(one: dict[str, Any], client_id: str | None) -> str:

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from hotseat.core.batch import Batch
 from hotseat.core.request import Request
 
-__all__ = ["Fcfs", "Key", "Policy", "Priority", "UserPolicy", "overrides"]
+__all__ = ["METHODS", "Fcfs", "Key", "Policy", "Priority", "UserPolicy", "overrides"]
 
 Key: TypeAlias = tuple[float, ...]
 

@@ -22,6 +22,8 @@ class Dataset(NamedTuple):
     overhead: int  # tokens that chat templates add, roughly
 
 
+NUM_FIRST_WORDS = 4
+
 # Measured with the tokenizer of the default model; the report shows what the server really counted.
 DATASETS = {
     "standard": Dataset("160~0.6", "117~0.6", 1.107, 30),
@@ -93,9 +95,13 @@ def _random_words(generator: random.Random, num_words: int) -> str:
 
 
 def _passage(generator: random.Random, num_words: int) -> str:
-    """Return a few sentences and then, so that prompts do not begin alike, what to do with them."""
-    task = generator.choice(TASKS).split()[:num_words]
-    words: list[str] = []
+    """Return words in no order, a few sentences, and then what to do with them.
+
+    The first words differ from prompt to prompt, so a prefix cache finds no more than the head of the chat template.
+    """
+    head = [generator.choice(WORDS) for _ in range(NUM_FIRST_WORDS)][:num_words]
+    task = generator.choice(TASKS).split()[: num_words - len(head)]
+    words = head
     while len(words) < num_words - len(task):
         words += generator.choice(SENTENCES).split()
     return " ".join(words[: num_words - len(task)] + task)

@@ -6,8 +6,9 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+
+import hotseat
 
 __all__ = ["Machine", "describe_machine"]
 
@@ -33,7 +34,7 @@ def describe_machine() -> Machine:
         memory_gib=round(int((_first_value("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20, 1),
         system=platform.platform(),
         python=platform.python_version(),
-        hotseat=_installed_version(),
+        hotseat=hotseat.__version__,
         commit=_commit(),
     )
 
@@ -45,13 +46,6 @@ def _first_value(path: str, key: str) -> str | None:
     except OSError:
         return None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)
-
-
-def _installed_version() -> str:
-    try:
-        return metadata.version("hotseat")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _commit() -> str | None:

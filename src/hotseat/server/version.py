@@ -1,20 +1,15 @@
-"""Which Hotseat this is."""
+"""The version of the package as clients see it."""
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+import hotseat
 
 __all__ = ["fingerprint", "hotseat_version"]
 
 
-@cache
 def hotseat_version() -> str:
-    """Return the version of the installed package."""
-    try:
-        return version("hotseat")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0+source"
+    """Return the version of the package."""
+    return hotseat.__version__
 
 
 def fingerprint() -> str:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hotseat.core.config import SchedulerConfig
-from hotseat.core.policy import Policy
+from hotseat.core.policy import METHODS, Policy
 from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine, EventSink, MonotonicClock, StepLoop, warm_up
 from hotseat.errors import ConfigError
@@ -168,7 +168,7 @@ def make_policy(config: SchedulerConfig) -> Policy | None:
     """Import the user's policy when one is named as ``module:Class``; the scheduler makes its own ones.
 
     Raises:
-        ConfigError: there is no such module or class.
+        ConfigError: there is no such module or class, or it has no method of a policy.
     """
     module_name, colon, class_name = config.scheduling_policy.partition(":")
     if not colon:
@@ -177,9 +177,10 @@ def make_policy(config: SchedulerConfig) -> Policy | None:
         policy: Policy = getattr(import_module(module_name), class_name)()
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"scheduling_policy {config.scheduling_policy!r} cannot be used: {error}") from error
-    for name in ("key", "may_preempt"):
-        if not callable(getattr(policy, name, None)):
-            raise ConfigError(f"scheduling_policy {config.scheduling_policy!r} has no method {name}")
+    if not any(callable(getattr(policy, name, None)) for name in METHODS):
+        raise ConfigError(
+            f"scheduling_policy {config.scheduling_policy!r} has no method of a policy ({', '.join(METHODS)})"
+        )
     return policy
 
 

@@ -130,18 +130,13 @@ def _services(
         chat_template=components.chat_template,
         sampling_defaults=components.sampling_defaults,
         render_metrics=exposition.render,
-        honours_priority=_honours(scheduling.scheduling_policy, "priority"),
-        honours_deadline=_honours(scheduling.scheduling_policy, "deadline"),
+        honours_priority=components.scheduler.policy.uses_priority,
+        honours_deadline=components.scheduler.policy.uses_deadline,
         max_num_seqs=scheduling.max_num_seqs,
         max_num_queued_reqs=scheduling.max_num_queued_reqs,
         determinism=asdict(components.runner.determinism),
         tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
     )
-
-
-def _honours(policy: str, wanted: str) -> bool:
-    """Tell whether ``policy`` is the one that looks at a field; a user's own may look at any."""
-    return policy == wanted or ":" in policy
 
 
 def _cache_info(components: EngineComponents) -> dict[str, str]:
