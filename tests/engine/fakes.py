@@ -193,7 +193,7 @@ async def read(engine: Engine, request: Request) -> tuple[list[int], RequestUpda
     """Return all tokens of ``request`` and its last update."""
     tokens: list[int] = []
     last: RequestUpdate | None = None
-    async for update in await engine.submit(request):
+    async for (update,) in await engine.submit([request]):
         assert last is None or last.finish_reason is None, "nothing comes after the end"
         tokens += update.new_token_ids
         last = update

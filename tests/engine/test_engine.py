@@ -38,8 +38,8 @@ def test_stream_gives_all_tokens_and_ends_with_a_reason() -> None:
 
 def test_64_streams_with_half_of_them_left_midway_leave_no_seat_and_no_block() -> None:
     async def leave_early(engine: Engine, request: Request) -> None:
-        stream = await engine.submit(request)
-        async for update in stream:
+        stream = await engine.submit([request])
+        async for (update,) in stream:
             assert update.finish_reason is None
             break
         await stream.aclose()
@@ -93,7 +93,7 @@ def test_cancelled_reader_aborts_its_request_only() -> None:
 def test_cancelled_wait_aborts_though_somebody_keeps_the_stream() -> None:
     async def scenario(started: StartedEngine) -> None:
         started.runner.hold()
-        stream = await started.engine.submit(make_request("a", max_tokens=100))
+        stream = await started.engine.submit([make_request("a", max_tokens=100)])
         await in_thread(started.runner.entered)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(stream), timeout=0.001)
@@ -128,7 +128,7 @@ def test_abort_of_a_request_whose_submission_is_still_in_the_queue() -> None:
 def test_dropped_stream_aborts_its_request() -> None:
     async def scenario(started: StartedEngine) -> None:
         started.runner.hold()
-        stream = await started.engine.submit(make_request("a", max_tokens=100))
+        stream = await started.engine.submit([make_request("a", max_tokens=100)])
         await in_thread(started.runner.entered)
         del stream
         gc.collect()
@@ -143,11 +143,11 @@ def test_dropped_stream_aborts_its_request() -> None:
 def test_abort_wins_over_the_step_that_computes_the_last_token() -> None:
     async def scenario(started: StartedEngine) -> None:
         started.runner.hold()
-        stream = await started.engine.submit(make_request("a", max_tokens=1))
+        stream = await started.engine.submit([make_request("a", max_tokens=1)])
         await in_thread(started.runner.entered)
         started.engine.abort(RequestId("a"))
         started.runner.let(1)
-        updates = [update async for update in stream]
+        updates = [update async for (update,) in stream]
         assert [(update.new_token_ids, update.finish_reason) for update in updates] == [([], FinishReason.ABORT)]
         started.runner.let_go()
 
@@ -161,7 +161,7 @@ def test_request_cancelled_before_it_was_admitted_never_runs() -> None:
         started.runner.hold()
         busy = asyncio.create_task(read(started.engine, make_request("busy", max_tokens=3)))
         await in_thread(started.runner.entered)
-        ghost = asyncio.create_task(started.engine.submit(make_request("ghost")))
+        ghost = asyncio.create_task(started.engine.submit([make_request("ghost")]))
         await asyncio.sleep(0)  # the submission is in the queue, the engine thread is in the runner
         ghost.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -179,7 +179,7 @@ def test_ids_that_begin_alike_are_different_requests() -> None:
     async def scenario(started: StartedEngine) -> None:
         started.runner.hold()
         names = ("batch_1", "batch_10")
-        streams = await asyncio.gather(*(started.engine.submit(make_request(name, max_tokens=5)) for name in names))
+        streams = await asyncio.gather(*(started.engine.submit([make_request(name, max_tokens=5)]) for name in names))
         await in_thread(started.runner.entered)
         started.engine.abort(RequestId("batch_1"))
         started.engine.abort(RequestId("batch"))
@@ -196,12 +196,12 @@ def test_ids_that_begin_alike_are_different_requests() -> None:
 def test_finish_ends_with_its_reason() -> None:
     async def scenario(started: StartedEngine) -> None:
         started.runner.hold()
-        stream = await started.engine.submit(make_request("a", max_tokens=100))
+        stream = await started.engine.submit([make_request("a", max_tokens=100)])
         await in_thread(started.runner.entered)
         started.engine.finish(RequestId("a"), FinishReason.STOP)
         started.engine.abort(RequestId("a"))
         started.runner.let_go()
-        assert [update.finish_reason async for update in stream][-1] is FinishReason.STOP
+        assert [update.finish_reason async for (update,) in stream][-1] is FinishReason.STOP
 
     with StartedEngine() as started:
         asyncio.run(scenario(started))
@@ -212,16 +212,16 @@ def test_refused_requests_raise_at_submit() -> None:
     async def scenario(started: StartedEngine) -> None:
         engine = started.engine
         with pytest.raises(PromptTooLongError):
-            await engine.submit(make_request("long", 10_000))
+            await engine.submit([make_request("long", 10_000)])
         started.runner.hold()
-        streams = [await engine.submit(make_request("a"))]
+        streams = [await engine.submit([make_request("a")])]
         await in_thread(started.runner.entered)
         started.runner.let(1)
         with pytest.raises(InvalidRequestError, match="'a'"):
-            await engine.submit(make_request("a"))
+            await engine.submit([make_request("a")])
         await in_thread(started.runner.entered)
-        waiting = asyncio.create_task(engine.submit(make_request("b")))
-        refused = asyncio.create_task(engine.submit(make_request("c")))
+        waiting = asyncio.create_task(engine.submit([make_request("b")]))
+        refused = asyncio.create_task(engine.submit([make_request("c")]))
         await asyncio.sleep(0)
         started.runner.let_go()
         streams.append(await waiting)
@@ -240,10 +240,10 @@ def test_refused_requests_raise_at_submit() -> None:
 def test_submit_all_takes_all_or_none() -> None:
     async def scenario(started: StartedEngine) -> None:
         with pytest.raises(PromptTooLongError):
-            await started.engine.submit_all([make_request("a"), make_request("b", 10_000)])
+            await started.engine.submit([make_request("a"), make_request("b", 10_000)])
         ends: dict[str, int] = {}
         requests = [make_request(f"c{i}", max_tokens=2 + i) for i in range(3)]
-        async for updates in await started.engine.submit_all(requests):
+        async for updates in await started.engine.submit(requests):
             for update in updates:
                 ends[update.request_id] = ends.get(update.request_id, 0) + len(update.new_token_ids)
         assert ends == {"c0": 2, "c1": 3, "c2": 4}
@@ -256,9 +256,9 @@ def test_submit_all_takes_all_or_none() -> None:
 def test_slow_reader_finds_merged_updates() -> None:
     async def scenario(started: StartedEngine) -> None:
         slow_request = make_request("slow", max_tokens=6, logprobs=0)
-        slow = await started.engine.submit(slow_request)
+        slow = await started.engine.submit([slow_request])
         await read(started.engine, make_request("quick", max_tokens=20))
-        updates = [update async for update in slow]
+        updates = [update async for (update,) in slow]
         assert len(updates) == 1
         assert updates[0].new_token_ids == expected_tokens(slow_request)
         assert [entry.token_id for entry in updates[0].logprobs or ()] == expected_tokens(slow_request)
@@ -272,7 +272,7 @@ def test_news_of_a_step_cross_to_the_event_loop_in_one_call() -> None:
     async def scenario(started: StartedEngine) -> int:
         loop = asyncio.get_running_loop()
         started.runner.hold()
-        stream = await started.engine.submit_all([make_request(f"r{i}", max_tokens=10) for i in range(16)])
+        stream = await started.engine.submit([make_request(f"r{i}", max_tokens=10) for i in range(16)])
         await in_thread(started.runner.entered)
         num_calls = 0
         original = loop.call_soon_threadsafe

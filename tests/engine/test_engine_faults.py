@@ -89,7 +89,7 @@ def test_bug_in_the_scheduler_gives_every_client_an_answer(breaks_in: str, stays
         # The release of the short one is in the lost batch; a runner that never hears of it keeps its seat taken.
         requests = [make_request("short", max_tokens=2), *(make_request(f"r{i}", max_tokens=9) for i in range(4))]
         ends: dict[str, FinishReason | None] = {}
-        async for updates in await started.engine.submit_all(requests):
+        async for updates in await started.engine.submit(requests):
             ends.update((update.request_id, update.finish_reason) for update in updates)
         assert ends.pop("short") is FinishReason.LENGTH
         assert set(ends.values()) == {FinishReason.ERROR}

@@ -24,7 +24,7 @@ from engine.fakes import (
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.events import StepRecord
 from hotseat.core.request import FinishReason, RequestId
-from hotseat.engine import Engine, RequestStream, VirtualClock
+from hotseat.engine import Engine, UpdateStream, VirtualClock
 from hotseat.errors import EngineStoppedError
 
 
@@ -34,9 +34,9 @@ def test_stop_aborts_outstanding_work_and_refuses_more() -> None:
         reading = asyncio.create_task(read(started.engine, make_request("a", max_tokens=500)))
         await in_thread(started.runner.entered)
         stopping = asyncio.create_task(asyncio.to_thread(started.engine.stop))
-        late: list[asyncio.Task[RequestStream]] = []
+        late: list[asyncio.Task[UpdateStream]] = []
         while not late or not late[-1].done():  # until one is refused at once; those before wait for the engine thread
-            late.append(asyncio.create_task(started.engine.submit(make_request(f"late{len(late)}"))))
+            late.append(asyncio.create_task(started.engine.submit([make_request(f"late{len(late)}")])))
             await asyncio.sleep(0)
         started.runner.let_go()
         await stopping
@@ -46,7 +46,7 @@ def test_stop_aborts_outstanding_work_and_refuses_more() -> None:
             with pytest.raises(EngineStoppedError):
                 await submission
         with pytest.raises(EngineStoppedError):
-            await started.engine.submit(make_request("later"))
+            await started.engine.submit([make_request("later")])
         with pytest.raises(EngineStoppedError):
             await started.engine.explain(RequestId("a"))
         assert not started.engine.health().alive
@@ -77,7 +77,7 @@ def test_stop_lets_running_requests_finish_within_the_drain_time() -> None:
 def test_engine_that_was_never_started_refuses_and_stops() -> None:
     async def scenario(engine: Engine) -> None:
         with pytest.raises(EngineStoppedError, match="not started"):
-            await engine.submit(make_request("a"))
+            await engine.submit([make_request("a")])
 
     engine = Engine(make_scheduler(), FakeRunner())
     assert not engine.health().alive
@@ -88,7 +88,7 @@ def test_engine_that_was_never_started_refuses_and_stops() -> None:
 def test_reader_whose_event_loop_is_closed_counts_as_gone() -> None:
     async def abandon(started: StartedEngine) -> None:
         started.runner.hold()
-        streams.append(await started.engine.submit(make_request("a", max_tokens=500)))
+        streams.append(await started.engine.submit([make_request("a", max_tokens=500)]))
         await in_thread(started.runner.entered)
 
     async def live_on(started: StartedEngine) -> None:
@@ -172,8 +172,8 @@ def test_batching_mode_that_waits_for_company_starts_without_it_in_time() -> Non
 
     with StartedEngine(make_scheduler(batching="dynamic", max_delay_ms=20.0)) as started:
         asyncio.run(scenario(started))
-    num_fruitless = sum(1 for record in started.witness.records if not record.chunks)
-    assert num_fruitless <= 5, "it sleeps until the delay is over"
+    num_idle = sum(1 for record in started.witness.records if not record.chunks)
+    assert num_idle <= 5, "it sleeps until the delay is over"
 
 
 def test_idle_engine_sleeps() -> None:

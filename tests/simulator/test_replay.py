@@ -50,9 +50,9 @@ def chats(engine: Engine, count: int) -> Iterator[Request]:
 
 async def talk(engine: Engine, request: Request, leave_after: int | None) -> None:
     """Read the answer, or leave or stop it after some tokens."""
-    stream = await engine.submit(request)
+    stream = await engine.submit([request])
     num_tokens = 0
-    async for update in stream:
+    async for (update,) in stream:
         num_tokens += len(update.new_token_ids)
         if leave_after is not None and num_tokens >= leave_after:
             if leave_after % 2:

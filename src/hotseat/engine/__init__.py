@@ -1,4 +1,4 @@
-"""Run the steps: one loop around scheduler and runner, its thread, and the streams that lead out of it.
+"""The engine: the step loop around scheduler and runner, its thread, and the streams that lead out of it.
 
 Must not know: text, HTTP, models, what a token means.
 """
@@ -9,7 +9,7 @@ from hotseat.engine.health import Health
 from hotseat.engine.ports import Clock, EventSink, MonotonicClock, VirtualClock
 from hotseat.engine.records import StepRing
 from hotseat.engine.step_loop import StepLoop
-from hotseat.engine.stream import RequestStream, UpdateStream
+from hotseat.engine.stream import UpdateStream
 from hotseat.engine.warm_up import warm_up
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "EventSink",
     "Health",
     "MonotonicClock",
-    "RequestStream",
     "StepLoop",
     "StepRing",
     "UpdateStream",

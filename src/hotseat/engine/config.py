@@ -11,7 +11,7 @@ __all__ = ["EngineConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Say when the engine counts as stalled and how much of its past it keeps.
+    """The engine's stall time-out and the number of step records that it keeps.
 
     Raises:
         ConfigError: a value is out of range; the message names the option and its value.
@@ -19,7 +19,7 @@ class EngineConfig:
 
     stall_timeout_s: float = field(
         default=60.0,
-        metadata={"help": "health turns red when requests wait and no step made progress for so many seconds"},
+        metadata={"help": "/health answers 503 when requests wait and no step made progress for so many seconds"},
     )
     num_step_records: int = field(default=4096, metadata={"help": "steps whose records are kept for /v1/steps"})
 

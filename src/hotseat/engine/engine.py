@@ -1,46 +1,57 @@
-"""The engine as everybody else sees it: submit, stream, abort.
+"""The engine: one thread that runs the steps, and the calls by which other threads reach it.
 
-Theory of operation. One thread owns the scheduler (``worker``); everybody else sends it something.
+Theory of operation. One thread owns scheduler, runner and step loop; all others send it something.
 
     commands   a queue of calls, applied between two steps, in order; the idle thread sleeps on it
-    ends       aborts and finishes; applied between two steps, and also when a step was computed but its result not yet
+    aborts     ends of requests; applied between two steps, and also when a step was computed but its result not yet
                taken, so that an abort wins over the result of the running step
-    outbox     what the event loops are told: collected during a step, handed over in one ``call_soon_threadsafe``
+    outputs    news for the event loops: collected during a step, handed over in one ``call_soon_threadsafe``
 
 A request whose client has left is a request whose stream was closed, and that is an abort.
+
+**Invariant:** every accepted request gets exactly one end, whatever fails: the runner (the requests of that batch end
+with an error), the scheduler (all do), or the thread (all do, and nothing is accepted any more).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from hotseat.core.batch import Runner
+from hotseat.core.batch import RequestUpdate, Runner
 from hotseat.core.events import SchedulerStats, StepRecord
 from hotseat.core.explain import Explanation, FinishedRequest
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.core.scheduler import Scheduler
-from hotseat.engine.health import Health, Pulse
-from hotseat.engine.inbox import Inbox
+from hotseat.engine.commands import CommandQueue
+from hotseat.engine.health import Health, Watchdog
+from hotseat.engine.outputs import OutputQueue
 from hotseat.engine.ports import Clock, EventSink, MonotonicClock
 from hotseat.engine.records import FinishedRing, StepRing
-from hotseat.engine.stream import Mailbox, RequestStream, UpdateStream
-from hotseat.engine.worker import Worker
+from hotseat.engine.step_loop import StepLoop
+from hotseat.engine.stream import RequestQueue, UpdateStream
+from hotseat.errors import HotseatError
 
 __all__ = ["Engine"]
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 NUM_FINISHED = 256  # sequences that can be asked about after their end
+# At most so long until the next look after a step that could do nothing: a batching mode waits for more requests.
+MAX_IDLE_WAIT_S = 1.0
 
 
 class Engine:
     """Run ``scheduler`` and ``runner`` in a thread of their own and stream updates to asyncio.
 
-    ``submit``, ``submit_all``, ``explain`` and ``reset_prefix_cache`` are for coroutines, the rest for any thread.
-    The engine owns both objects from now on; the runner is closed when the thread ends.
+    ``submit``, ``explain`` and ``reset_prefix_cache`` are for coroutines, the other public methods for any thread; the
+    private ones run in the engine thread. The engine owns both objects from now on; the runner is closed when the
+    thread ends.
     """
 
     def __init__(
@@ -55,23 +66,27 @@ class Engine:
     ) -> None:
         self.clock = clock or MonotonicClock()
         self._scheduler = scheduler
+        self._stats = scheduler.stats()
         self._records = StepRing(num_step_records)
         self._finished = FinishedRing(NUM_FINISHED)
-        self._pulse = Pulse(self.clock, stall_timeout_s)
-        self._inbox = Inbox(closed_because="the engine was not started")
-        self._worker = Worker(
+        self._watchdog = Watchdog(self.clock, stall_timeout_s)
+        self._commands = CommandQueue(closed_because="the engine was not started")
+        self._outputs = OutputQueue(on_lost=self.abort)
+        self._loop = StepLoop(
             scheduler,
             runner,
             clock=self.clock,
             sinks=[self._records, self._finished, *sinks],
-            inbox=self._inbox,
-            pulse=self._pulse,
+            before_update=self._apply_known_aborts,
         )
-        self._thread = threading.Thread(target=self._worker.run, name="hotseat-engine", daemon=True)
+        self._queues: dict[RequestId, RequestQueue] = {}  # of the accepted requests that have not ended
+        self._stop_at: float | None = None
+        self._is_broken = False
+        self._thread = threading.Thread(target=self._run, name="hotseat-engine", daemon=True)
 
     def start(self) -> None:
         """Start the engine thread; once."""
-        self._inbox.open()
+        self._commands.open()
         self._thread.start()
 
     def stop(self, drain_s: float = 0.0) -> None:
@@ -80,49 +95,50 @@ class Engine:
         Idempotent; a later call can only shorten the time. It blocks: while streams are being read, call it from
         another thread than the event loop's.
         """
-        self._worker.ask_to_stop(self.clock.now() + drain_s)
-        self._inbox.close("the engine is stopped")
+        stop_at = self.clock.now() + drain_s
+        self._stop_at = stop_at if self._stop_at is None else min(self._stop_at, stop_at)
+        self._commands.close("the engine is stopped")
         if self._thread.ident is not None:
             self._thread.join()
 
-    async def submit(self, request: Request) -> RequestStream:
-        """Hand in ``request`` and return the stream of its updates.
+    async def submit(self, requests: Sequence[Request]) -> UpdateStream:
+        """Hand in ``requests``, all or none, and return one stream of the updates of all.
 
         Raises:
-            InvalidRequestError: it can never run, or its id is in use.
+            InvalidRequestError: one of them can never run, or its id is in use.
             QueueFullError: the waiting queue is at its limit.
             EngineStoppedError: the engine takes no requests.
         """
-        return RequestStream(request.id, await self.submit_all([request]))
-
-    async def submit_all(self, requests: Sequence[Request]) -> UpdateStream:
-        """Hand in ``requests``, all or none, and return one stream of the updates of all; raises as ``submit``."""
         loop = asyncio.get_running_loop()
-        mailbox = Mailbox((request.id for request in requests), loop)
+        queue = RequestQueue((request.id for request in requests), loop)
         accepted: asyncio.Future[None] = loop.create_future()
-        self._inbox.send(partial(self._worker.admit, requests, mailbox, accepted))
+        self._commands.send(partial(self._accept, requests, queue, accepted))
         try:
             await accepted
         except asyncio.CancelledError:
-            self._inbox.send_behind(partial(self._worker.abort_all, mailbox.close()))
+            self._commands.send_always(partial(self._abort_all, queue.close()))
             raise
-        return UpdateStream(mailbox, self.abort)
+        return UpdateStream(queue, self.abort)
 
     def abort(self, request_id: RequestId) -> None:
         """End a request now; wins over the step that is being computed. Any thread, any time, idempotent."""
-        self._inbox.end(request_id, FinishReason.ABORT)
+        self._commands.abort(request_id, FinishReason.ABORT)
 
     def finish(self, request_id: RequestId, reason: FinishReason) -> None:
         """End a request now for ``reason``; otherwise as ``abort``."""
-        self._inbox.end(request_id, reason)
+        self._commands.abort(request_id, reason)
 
     async def explain(self, request_id: RequestId) -> Explanation | None:
-        """Say where a request is and what it waits for; ``None`` when it is unknown or has ended."""
+        """Return the state of a request and what it waits for; ``None`` when it is unknown or has ended."""
         return await self._ask(lambda: self._scheduler.explain(request_id, self.clock.now()))
 
     def finished(self, request_id: RequestId) -> FinishedRequest | None:
-        """Say what became of a request; ``None`` when it has not ended, or is not among the last that did."""
+        """Return the history of a request; ``None`` when it has not ended, or is not among the last that did."""
         return self._finished.get(request_id)
+
+    def finished_ids(self) -> list[RequestId]:
+        """Return the ids of the requests that ended last, oldest first."""
+        return self._finished.ids()
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached content; false when blocks are still in use by running requests."""
@@ -130,7 +146,7 @@ class Engine:
 
     def stats(self) -> SchedulerStats:
         """Return the scheduler's numbers as they were after the last step or command."""
-        return self._worker.stats
+        return self._stats
 
     def step_records(self, since: int = -1, limit: int | None = None) -> list[StepRecord]:
         """Return the kept records of steps after number ``since``, oldest first; with ``limit``, only the newest."""
@@ -138,12 +154,142 @@ class Engine:
 
     def health(self) -> Health:
         """Tell whether requests are taken and make progress."""
-        reason = self._inbox.closed_because
+        reason = self._commands.closed_because
         if reason is not None and not self._thread.is_alive():
             return Health(alive=False, reason=reason)
-        return self._pulse.read()
+        return self._watchdog.read()
 
     async def _ask(self, question: Callable[[], T]) -> T:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._inbox.send(partial(self._worker.answer, question, answer))
+        self._commands.send(partial(self._answer, question, answer))
         return await answer
+
+    # From here on: in the engine thread.
+
+    def _run(self) -> None:
+        """Work until told to stop or broken; on return every request has ended and the runner is closed."""
+        goes_on = True
+        while goes_on and not self._is_broken:
+            try:
+                goes_on = self._run_once()
+            except Exception as error:
+                self._recover(error)
+        self._drain()
+
+    def _run_once(self) -> bool:
+        """Apply what was sent and run one step; sleeps when there is nothing to do. False when it is time to go."""
+        has_work = self._loop.has_work
+        if not has_work or not self._commands.is_empty:
+            # Told to stop after this look, it is woken: stop() sets the time before it closes the queue, which wakes.
+            is_idle = not has_work and self._stop_at is None
+            self._apply_commands(wait_s=None if is_idle else 0.0)
+            has_work = self._loop.has_work
+        if self._stop_at is not None and (not has_work or self.clock.now() >= self._stop_at):
+            return False
+        if has_work:
+            self._step()
+        return True
+
+    def _step(self) -> None:
+        updates = self._loop.step()
+        has_work, has_progressed = self._loop.has_work, self._loop.has_progressed
+        can_progress = has_work and not self._scheduler.is_gathering
+        self._watchdog.note_step(self._loop.failure, has_progressed=has_progressed, has_work=can_progress)
+        self._publish(updates)
+        if has_work and not has_progressed:
+            next_event_at = self._scheduler.next_event_at()
+            wait_s = MAX_IDLE_WAIT_S if next_event_at is None else next_event_at - self.clock.now()
+            self._apply_commands(wait_s=min(max(wait_s, 0.0), MAX_IDLE_WAIT_S))
+
+    def _recover(self, error: Exception) -> None:
+        """Answer every client after a bug; go on if it came with a request and the scheduler, now empty, is sound."""
+        reason = f"the scheduler failed: {type(error).__name__}: {error}"
+        logger.error("%s; every request ends with an error", reason, exc_info=error)
+        updates = self._loop.fail_all(reason)
+        if not updates or not self._loop.check():
+            self._is_broken = True
+            self._commands.close(reason)
+        self._watchdog.note_step(reason, has_progressed=False, has_work=False)
+        self._publish(updates)
+
+    def _publish(self, updates: Sequence[RequestUpdate]) -> None:
+        """Send news to the streams. A reader that acts on them finds stats and health as they are after the step."""
+        known_error, self._stats = self._stats.policy_error, self._scheduler.stats()
+        if self._stats.policy_error != known_error:
+            logger.error("%s; requests are now ordered as under fcfs", self._stats.policy_error)
+        for update in updates:
+            queue = self._queues.get(update.request_id)
+            if queue is None:
+                continue
+            self._outputs.put_update(queue, update)
+            if update.finish_reason is not None:
+                del self._queues[update.request_id]
+        self._outputs.flush()
+
+    def _apply_commands(self, *, wait_s: float | None) -> None:
+        for command in self._commands.take_commands(wait_s=wait_s):
+            command()
+        updates = [self._loop.finish(request_id, reason) for request_id, reason in self._commands.take_aborts()]
+        self._publish([update for update in updates if update is not None])
+
+    def _apply_known_aborts(self) -> None:
+        """Apply the aborts of accepted requests; others may still wait in the queue of commands."""
+        for request_id, reason in self._commands.take_aborts():
+            if request_id not in self._loop:
+                self._commands.put_back(request_id, reason)
+            elif (update := self._loop.finish(request_id, reason)) is not None:
+                self._publish([update])
+
+    def _accept(self, requests: Sequence[Request], queue: RequestQueue, accepted: asyncio.Future[None]) -> None:
+        """Add all of ``requests`` or none, and resolve or refuse ``accepted``."""
+        try:
+            self._commands.check_open()
+            self._add_all(requests)
+        except Exception as error:
+            if not isinstance(error, HotseatError):
+                logger.exception("the scheduler failed to take a request")
+            self._outputs.refuse(accepted, error)
+            return
+        self._queues.update((request.id, queue) for request in requests)
+        self._outputs.resolve(accepted)
+        self._watchdog.start_work()
+
+    def _answer(self, question: Callable[[], T], answer: asyncio.Future[T]) -> None:
+        """Resolve ``answer`` with the result of ``question``, asked after all aborts that were sent before."""
+        try:
+            self._apply_known_aborts()
+            self._outputs.resolve(answer, question())
+        except Exception as error:
+            self._outputs.refuse(answer, error)
+
+    def _abort_all(self, request_ids: Sequence[RequestId]) -> None:
+        """Abort those of ``request_ids`` that are accepted and have not ended."""
+        for request_id in request_ids:
+            update = self._loop.abort(request_id)
+            if update is not None:
+                self._publish([update])
+
+    def _add_all(self, requests: Sequence[Request]) -> None:
+        added: list[RequestId] = []
+        try:
+            for request in requests:
+                self._loop.add(request)
+                added.append(request.id)
+        except BaseException:
+            self._abort_all(added)
+            raise
+
+    def _drain(self) -> None:
+        """End what is left, answer what was sent too late, close the runner."""
+        self._commands.close("the engine is stopped")
+        try:
+            self._abort_all(self._loop.request_ids)
+            if self._loop.has_work and not self._is_broken:
+                self._loop.step()  # passes the news of the aborts on to runner and sinks
+        except Exception as error:
+            self._recover(error)
+        self._apply_commands(wait_s=0.0)  # new requests are refused, aborts find nothing
+        try:
+            self._loop.close()
+        except Exception:
+            logger.exception("the runner could not be closed")

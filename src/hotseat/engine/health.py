@@ -1,4 +1,4 @@
-"""Whether the engine does its work: written by the engine thread, read by any."""
+"""Watchdog of the engine's progress: written by the engine thread, read by any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hotseat.engine.ports import Clock
 
-__all__ = ["Health", "Pulse"]
+__all__ = ["Health", "Watchdog"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ class Health:
     reason: str | None = None
 
 
-class Pulse:
-    """Knows when the engine last made progress. Single attributes are written and read: no lock is needed."""
+class Watchdog:
+    """Time of the last progress, and the last failures. Single attributes are written and read: no lock is needed."""
 
     def __init__(self, clock: Clock, stall_timeout_s: float) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class Pulse:
         self._waiting_since: float | None = None  # the last progress while work is outstanding; None when idle
         self._num_failures = 0  # steps that failed since one succeeded
         self._last_failure = ""
-        self._was_red = False
+        self._was_unhealthy = False
 
     def start_work(self) -> None:
         """Work is outstanding; begins to count unless it counts already."""
@@ -55,7 +55,7 @@ class Pulse:
             self._waiting_since = self._clock.now()
 
     def read(self) -> Health:
-        """Judge, and log the reason when health turns red; cheap enough for every probe."""
+        """Judge, and log the reason when the engine becomes unhealthy; cheap enough for every probe."""
         since = self._waiting_since
         stalled_for_s = 0.0 if since is None else max(0.0, self._clock.now() - since)
         reason = None
@@ -63,7 +63,7 @@ class Pulse:
             reason = f"requests are outstanding and no step made progress for {stalled_for_s:.1f} s"
         elif self._num_failures >= MAX_FAILURES_IN_A_ROW:
             reason = f"the last {self._num_failures} steps failed: {self._last_failure}"
-        if reason is not None and not self._was_red:
-            logger.error("health turns red: %s", reason)
-        self._was_red = reason is not None
+        if reason is not None and not self._was_unhealthy:
+            logger.error("the engine is unhealthy: %s", reason)
+        self._was_unhealthy = reason is not None
         return Health(alive=reason is None, stalled_for_s=stalled_for_s, reason=reason)

@@ -1,4 +1,4 @@
-"""What the engine asks of the world: the time, and somebody to tell."""
+"""Interfaces that the engine uses: clocks and event sinks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Clock", "EventSink", "MonotonicClock", "VirtualClock"]
 
 
 class Clock(Protocol):
-    """Tells seconds since some fixed instant; never goes back."""
+    """A source of seconds since some fixed instant; never goes back."""
 
     def now(self) -> float: ...
 
@@ -46,24 +46,22 @@ class VirtualClock:
 
 
 class EventSink(Protocol):
-    """Is told what happens, on the thread that runs the steps; must be quick and must not keep an update.
+    """An observer, called on the thread that runs the steps; must be quick and must not keep an update.
+
+    Every method has a default that does nothing: subclass and override what is of interest.
 
     For one accepted request: ``on_arrived``, any number of ``on_step``, exactly one ``on_finished``. A step that ends a
     request calls ``on_step`` first.
     """
 
     def on_arrived(self, request: Request, now: float) -> None:
-        """``request`` was accepted and waits."""
-        ...
+        """Take note that ``request`` was accepted and waits."""
 
     def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """``request`` was refused and never entered the queue."""
-        ...
+        """Take note that ``request`` was refused and never entered the queue."""
 
     def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
-        """A step ended; ``updates`` hold the tokens that it gave."""
-        ...
+        """Take note of a step; ``updates`` hold the tokens that it gave."""
 
     def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
-        """``request`` ended with ``update.finish_reason``."""
-        ...
+        """Take note that ``request`` ended with ``update.finish_reason``."""

@@ -1,4 +1,4 @@
-"""The last steps and the last ends, kept for whoever asks."""
+"""The last steps and the last ends, kept to be asked about."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from hotseat.core.batch import RequestUpdate
 from hotseat.core.events import StepRecord
 from hotseat.core.explain import FinishedRequest, explain_finished
 from hotseat.core.request import Request, RequestId
+from hotseat.engine.ports import EventSink
 
 __all__ = ["FinishedRing", "StepRing"]
 
 
-class StepRing:
+class StepRing(EventSink):
     """A sink that keeps the records of the last ``capacity`` steps; read from any thread without a lock.
 
     Slots are replaced one by one by the thread that runs the steps. A reader takes them one by one too and leaves out
@@ -37,21 +38,13 @@ class StepRing:
         return records[::-1]
 
     def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
+        """Keep ``record``."""
         self._slots[self._num_written % len(self._slots)] = record
         self._num_written += 1
 
-    def on_arrived(self, request: Request, now: float) -> None:
-        """Nothing to keep."""
 
-    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """Nothing to keep."""
-
-    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
-        """Nothing to keep."""
-
-
-class FinishedRing:
-    """A sink that keeps what became of the last ``capacity`` requests; asked from any thread without a lock."""
+class FinishedRing(EventSink):
+    """A sink that keeps the histories of the last ``capacity`` requests; asked from any thread without a lock."""
 
     def __init__(self, capacity: int) -> None:
         assert capacity > 0, "a ring has at least one slot"
@@ -59,21 +52,17 @@ class FinishedRing:
         self._kept: dict[RequestId, FinishedRequest] = {}  # oldest first
 
     def get(self, request_id: RequestId) -> FinishedRequest | None:
-        """Return what became of a request; ``None`` when it has not ended, or too long ago."""
+        """Return the history of a request; ``None`` when it has not ended, or too long ago."""
         return self._kept.get(request_id)
 
+    def ids(self) -> list[RequestId]:
+        """Return the ids of all, oldest first."""
+        return list(self._kept)  # one operation of the interpreter: the writer cannot come between
+
     def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
+        """Keep the history of ``request``."""
         assert update.finish_reason is not None, "a request ends for a reason"
         self._kept.pop(request.id, None)
         self._kept[request.id] = explain_finished(request, update.finish_reason, update.error, now)
         if len(self._kept) > self._capacity:
             del self._kept[next(iter(self._kept))]
-
-    def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
-        """Nothing to keep."""
-
-    def on_arrived(self, request: Request, now: float) -> None:
-        """Nothing to keep."""
-
-    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """Nothing to keep."""

@@ -1,9 +1,9 @@
-"""One step after another: schedule, execute, update, record.
+"""The step loop: schedule, execute, update, record.
 
-    batch   = scheduler.schedule(now)          who computes what
+    batch   = scheduler.schedule(now)          the decision
     output  = runner.execute(batch)            the tokens
-    updates = scheduler.update(batch, output)  who ended, who goes on
-    record  → sinks                            what happened
+    updates = scheduler.update(batch, output)  news of each request
+    record  → sinks                            a log of the step
 
 The loop runs in its caller's thread and knows no other: the engine's thread, ``LLM`` and the simulator all drive this
 one. It is the only place that pairs the scheduler with the sinks, so that each accepted request ends once in both.
@@ -110,8 +110,8 @@ class StepLoop:
     def step(self) -> list[RequestUpdate]:
         """Run one step and return its news, at most one update per request.
 
-        A runner that raises costs the requests of its batch, which end with ``FinishReason.ERROR``. Whatever the
-        scheduler raises is a bug and passes through; see ``fail_all``.
+        A runner that raises costs the requests of its batch, which end with ``FinishReason.ERROR``. An exception of
+        the scheduler is a bug and passes through; see ``fail_all``.
         """
         self.failure, self.has_progressed = None, False
         start_s = self.clock.now()
@@ -143,7 +143,7 @@ class StepLoop:
                 while pending is not None and self._add_if_room(pending):
                     own.add(pending.id)
                     pending = next(source, None)
-                self._scheduler.flush()  # nobody else comes before the next step
+                self._scheduler.flush()  # no other request comes before the next step
                 yield self.step()
                 assert self.has_progressed, "a step with work outstanding computes a token or ends a request"
         finally:
@@ -155,12 +155,12 @@ class StepLoop:
     def fail_all(self, message: str) -> list[RequestUpdate]:
         """End every request with an error after the scheduler broke, and return the updates for their clients.
 
-        Ask ``is_sound`` before the next step.
+        Ask ``check`` before the next step.
         """
         self._unheard_releases = list(self._seated_ids)  # the scheduler's own list may have been lost with a batch
         return [self._fail(request_id, message) for request_id in self.request_ids]
 
-    def is_sound(self) -> bool:
+    def check(self) -> bool:
         """Tell whether the scheduler, emptied by ``fail_all``, can be trusted with new requests."""
         try:
             self._scheduler.check_invariants()

@@ -1,11 +1,11 @@
-"""How the updates of a request reach the coroutine that waits for them.
+"""Queues of updates between the engine thread and the coroutines that read them.
 
-    engine thread                        event loop
-    step → outbox ── call_soon_threadsafe ──> Mailbox.put ──> UpdateStream / RequestStream ──> consumer
-                     (once per step)          (merges while
-                                               nobody reads)
+    engine thread                             event loop
+    step → OutputQueue ── call_soon_threadsafe ──> RequestQueue.put ──> UpdateStream ──> consumer
+                          (once per step)          (merges while
+                                                    there is no reader)
 
-An update belongs to its mailbox once it was put there: the engine and the sinks are done with it, so that a later one
+An update belongs to its queue once it was put there: the engine and the sinks are done with it, so that a later one
 may be merged into it.
 """
 
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.request import RequestId
 
-__all__ = ["Mailbox", "RequestStream", "UpdateStream", "merge_update"]
+__all__ = ["RequestQueue", "UpdateStream", "merge_update"]
 
 
 def merge_update(into: RequestUpdate, later: RequestUpdate) -> None:
-    """Append what ``later`` brings to ``into``, an update of the same request that nobody has read."""
+    """Append what ``later`` brings to ``into``, an unread update of the same request."""
     into.new_token_ids.extend(later.new_token_ids)
     if later.logprobs is not None:
         into.logprobs = [*(into.logprobs or ()), *later.logprobs]
@@ -33,8 +33,8 @@ def merge_update(into: RequestUpdate, later: RequestUpdate) -> None:
     into.num_cached_tokens = later.num_cached_tokens
 
 
-class Mailbox:
-    """Where updates of some requests wait for their one reader. Touched by its event loop's thread only."""
+class RequestQueue:
+    """Updates of some requests that wait for their one reader. Touched by its event loop's thread only."""
 
     __slots__ = ("_pending", "_waiter", "loop", "open_ids")
 
@@ -64,7 +64,7 @@ class Mailbox:
     async def take(self) -> list[RequestUpdate]:
         """Return what is there, at most one update per request, else wait; empty when all ended and were read."""
         while not self._pending and self.open_ids:
-            assert self._waiter is None, "a mailbox has one reader"
+            assert self._waiter is None, "a queue has one reader"
             self._waiter = self.loop.create_future()
             try:
                 await self._waiter
@@ -89,10 +89,10 @@ class UpdateStream:
     cancellation, or dropping the stream) aborts the requests that have not ended.
     """
 
-    __slots__ = ("_abort", "_mailbox")
+    __slots__ = ("_abort", "_queue")
 
-    def __init__(self, mailbox: Mailbox, abort: Callable[[RequestId], None]) -> None:
-        self._mailbox = mailbox
+    def __init__(self, queue: RequestQueue, abort: Callable[[RequestId], None]) -> None:
+        self._queue = queue
         self._abort = abort
 
     def __aiter__(self) -> UpdateStream:
@@ -100,7 +100,7 @@ class UpdateStream:
 
     async def __anext__(self) -> list[RequestUpdate]:
         try:
-            updates = await self._mailbox.take()
+            updates = await self._queue.take()
         except asyncio.CancelledError:
             self.close()
             raise
@@ -110,7 +110,7 @@ class UpdateStream:
 
     def close(self) -> None:
         """Abort what has not ended; idempotent."""
-        for request_id in self._mailbox.close():
+        for request_id in self._queue.close():
             self._abort(request_id)
 
     async def aclose(self) -> None:
@@ -119,27 +119,3 @@ class UpdateStream:
 
     def __del__(self) -> None:
         self.close()
-
-
-class RequestStream:
-    """Iterate over the updates of one request; ends after the one with a ``finish_reason``.
-
-    Updates are merged while nobody reads. Leaving early (``aclose``, cancellation, or dropping the stream) aborts the
-    request.
-    """
-
-    __slots__ = ("_updates", "request_id")
-
-    def __init__(self, request_id: RequestId, updates: UpdateStream) -> None:
-        self.request_id = request_id
-        self._updates = updates
-
-    def __aiter__(self) -> RequestStream:
-        return self
-
-    async def __anext__(self) -> RequestUpdate:
-        return (await self._updates.__anext__())[0]
-
-    async def aclose(self) -> None:
-        """Abort the request unless it has ended; idempotent."""
-        self._updates.close()

@@ -1,4 +1,4 @@
-"""Requests of the engine's own, run before the first one of a client."""
+"""Requests of the engine's own, run before the first request of a client."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Generator:
         )
         choices = Choices(requests, self._tokenizer, self._engine.finish)
         ids = [request.id for request in requests]
-        stream = await self._engine.submit_all(requests)
+        stream = await self._engine.submit(requests)
         self._enter(request_id, ids)
         try:
             async for updates in stream:

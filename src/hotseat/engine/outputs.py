@@ -1,4 +1,4 @@
-"""What a step has to tell the event loops, handed over in one go."""
+"""News of a step on their way to the event loops, handed over in one call."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, TypeAlias
 
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.request import RequestId
-from hotseat.engine.stream import Mailbox
+from hotseat.engine.stream import RequestQueue
 
-__all__ = ["Outbox"]
+__all__ = ["OutputQueue"]
 
 Call: TypeAlias = tuple[Callable[[Any], None], Any]
 
 
-class Outbox:
+class OutputQueue:
     """Collect calls for event loops; ``flush`` wakes each loop once, however many requests have news."""
 
     def __init__(self, on_lost: Callable[[RequestId], None]) -> None:
         self._calls: dict[asyncio.AbstractEventLoop, list[Call]] = {}
         self._on_lost = on_lost  # told the id of a request whose event loop is closed
 
-    def put_update(self, mailbox: Mailbox, update: RequestUpdate) -> None:
-        self._calls.setdefault(mailbox.loop, []).append((mailbox.put, update))
+    def put_update(self, queue: RequestQueue, update: RequestUpdate) -> None:
+        self._calls.setdefault(queue.loop, []).append((queue.put, update))
 
     def resolve(self, future: asyncio.Future[Any], value: object = None) -> None:
         self._calls.setdefault(future.get_loop(), []).append((_set_result, (future, value)))
@@ -39,7 +39,7 @@ class Outbox:
         for loop, calls in calls_by_loop.items():
             try:
                 loop.call_soon_threadsafe(_make_calls, calls)
-            except RuntimeError:  # the loop is closed: nobody can read this
+            except RuntimeError:  # the loop is closed: its readers are gone
                 for _, argument in calls:
                     if isinstance(argument, RequestUpdate):
                         self._on_lost(argument.request_id)

@@ -1,4 +1,4 @@
-"""What is on its way to the engine thread."""
+"""Commands and aborts on their way to the engine thread."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from typing import TypeAlias
 from hotseat.core.request import FinishReason, RequestId
 from hotseat.errors import EngineStoppedError
 
-__all__ = ["Command", "Inbox"]
+__all__ = ["Command", "CommandQueue"]
 
 Command: TypeAlias = Callable[[], None]
 
 
-class Inbox:
-    """A queue of commands and a list of ends; the thread that takes them sleeps here when it has nothing to do.
+class CommandQueue:
+    """A queue of commands and a list of aborts; the engine thread sleeps here when it has nothing to do.
 
-    ``send`` is refused while the inbox is closed, and a lock makes sure that nothing is sent after ``close`` returned:
-    whoever takes what is left then has taken all. Ends may always be added, from any thread, destructors and signal
-    handlers included, because ``deque.append`` and ``SimpleQueue.put`` take no lock of ours.
+    ``send`` is refused while the queue is closed, and a lock makes sure that nothing is sent after ``close`` returned:
+    a reader that takes what is left then has taken all. Aborts may always be added, from any thread, destructors and
+    signal handlers included, because ``deque.append`` and ``SimpleQueue.put`` take no Python lock.
     """
 
     def __init__(self, closed_because: str) -> None:
         self._commands: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes
-        self._ends: deque[tuple[RequestId, FinishReason]] = deque()
-        self._gate = threading.Lock()
+        self._aborts: deque[tuple[RequestId, FinishReason]] = deque()
+        self._lock = threading.Lock()
         self._closed_because: str | None = closed_because
 
     @property
     def closed_because(self) -> str | None:
-        """Why commands are refused, or ``None``."""
+        """The reason why commands are refused, or ``None``."""
         return self._closed_because
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was sent that was not taken."""
-        return self._commands.empty() and not self._ends
+        """Tell whether all that was sent has been taken."""
+        return self._commands.empty() and not self._aborts
 
     def open(self) -> None:
-        with self._gate:
+        """Accept commands from now on."""
+        with self._lock:
             self._closed_because = None
 
     def close(self, reason: str) -> None:
         """Refuse commands from now on; wakes the reader. The first reason stays."""
-        with self._gate:
+        with self._lock:
             self._closed_because = self._closed_because or reason
         self._commands.put(None)
 
@@ -54,24 +55,24 @@ class Inbox:
         """Queue ``command``.
 
         Raises:
-            EngineStoppedError: the inbox is closed.
+            EngineStoppedError: the queue is closed.
         """
-        with self._gate:
+        with self._lock:
             self.check_open()
             self._commands.put(command)
 
     def check_open(self) -> None:
-        """Raise EngineStoppedError, with the reason, while the inbox is closed."""
+        """Raise EngineStoppedError, with the reason, while the queue is closed."""
         if self._closed_because is not None:
             raise EngineStoppedError(self._closed_because)
 
-    def send_behind(self, command: Command) -> None:
-        """Queue ``command`` after one that was sent before, closed or not."""
+    def send_always(self, command: Command) -> None:
+        """Queue ``command`` behind those that were sent before, closed or not."""
         self._commands.put(command)
 
-    def end(self, request_id: RequestId, reason: FinishReason) -> None:
+    def abort(self, request_id: RequestId, reason: FinishReason) -> None:
         """Ask for the end of a request."""
-        self._ends.append((request_id, reason))
+        self._aborts.append((request_id, reason))
         self._commands.put(None)
 
     def take_commands(self, *, wait_s: float | None = 0.0) -> Iterator[Command]:
@@ -87,11 +88,11 @@ class Inbox:
             if command is not None:
                 yield command
 
-    def take_ends(self) -> Iterator[tuple[RequestId, FinishReason]]:
+    def take_aborts(self) -> Iterator[tuple[RequestId, FinishReason]]:
         """Yield the ends asked for until now."""
-        for _ in range(len(self._ends)):
-            yield self._ends.popleft()
+        for _ in range(len(self._aborts)):
+            yield self._aborts.popleft()
 
     def put_back(self, request_id: RequestId, reason: FinishReason) -> None:
-        """Keep an end for later."""
-        self._ends.append((request_id, reason))
+        """Keep an abort for later, without waking the reader."""
+        self._aborts.append((request_id, reason))
