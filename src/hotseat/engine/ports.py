@@ -56,12 +56,16 @@ class EventSink(Protocol):
 
     def on_arrived(self, request: Request, now: float) -> None:
         """Take note that ``request`` was accepted and waits."""
+        return
 
     def on_rejected(self, request: Request, error: Exception, now: float) -> None:
         """Take note that ``request`` was refused and never entered the queue."""
+        return
 
     def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
         """Take note of a step; ``updates`` hold the tokens that it gave."""
+        return
 
     def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
         """Take note that ``request`` ended with ``update.finish_reason``."""
+        return
