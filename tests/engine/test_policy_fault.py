@@ -25,7 +25,7 @@ def test_a_policy_that_raises_is_replaced_and_named_once_in_the_log(caplog: pyte
 
     async def scenario(started: StartedEngine) -> None:
         for request in requests:
-            async for updates in await started.engine.submit_all([request]):
+            async for updates in await started.engine.submit([request]):
                 tokens[request.id] += [token_id for update in updates for token_id in update.new_token_ids]
 
     with caplog.at_level(logging.ERROR), StartedEngine(Scheduler(config, Faulty())) as started:
