@@ -106,6 +106,17 @@ def test_policies_side_by_side_may_be_the_users_own(requests: Path, capsys: pyte
     assert len(set(ttft)) == 3, "three policies, three orders"
 
 
+def test_capacity_policies_side_by_side_show_what_reserving_costs_and_saves(
+    requests: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--compare-capacity", "max-utilization,no-evict", "--num-kv-blocks", "24", "--json")
+    runs = json.loads(run(capsys, "--requests", requests, *COST, *words))["runs"]
+    assert list(runs) == ["max-utilization", "no-evict"]
+    preempts, reserves = (entry["summary"] for entry in runs.values())
+    assert reserves["preemptions"] == {}
+    assert reserves["seat_use"] < preempts["seat_use"]
+
+
 def test_options_come_from_a_file_as_well(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("max-num-seqs: 3\nscheduling_policy: sjf\nstep-cost: 0.01,0,0\n")
@@ -145,6 +156,10 @@ def test_a_replay_of_a_record_tells_whether_the_batches_are_the_same(
         (["nothing.jsonl"], "nothing.jsonl cannot be read"),
         (["FILE", "--compare", "static,magic"], "compare must list some of continuous, static, dynamic, not 'magic'"),
         (["FILE", "--compare", "static", "--compare-policy", "sjf"], "exclude each other"),
+        (
+            ["FILE", "--compare-capacity", "no-evict,all"],
+            "compare_capacity must list some of max-utilization, no-evict",
+        ),
         (["FILE", "--compare-policy", "fcfs,,sjf"], "compare_policy must list different words"),
         (["FILE", "--compare-policy", "fcfs,lottery"], "scheduling_policy must be fcfs, priority"),
         (["FILE", "--slo", "fast"], "slo must be written like ttft:1000,tpot:100"),

@@ -59,7 +59,7 @@ class Admission:
         times: WaitTimes,
     ) -> None:
         self.cache = PrefixCache(pool, config.block_size, is_enabled=config.enable_prefix_caching)
-        self.deferred = DeferredRequests(waiting, times, config.max_times_passed)
+        self.deferred = DeferredRequests(waiting, times, policy, config.max_times_passed)
         self.batches = BatchFormer(config, policy, waiting, running, self.deferred)
         self.num_preemptions = 0
         self.num_prompt_tokens = 0  # of all that were admitted

@@ -9,6 +9,7 @@ resume at any time.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import islice
 
 from hotseat.core.config import SchedulerConfig
@@ -92,12 +93,23 @@ class BatchFormer:
     def _first(self, step: StepBuilder, *, short_only: bool) -> Request | None:
         waiting, closed = self._waiting, step.closed_buckets
         if self.is_continuous:
-            return waiting.first(step.now, closed_buckets=closed, short_only=short_only)
+            first = waiting.first(step.now, closed_buckets=closed, short_only=short_only)
+        else:
+            first = self._first_of(self._members, step, short_only=short_only)
+        if not self._deferred.preempted:
+            return first
+        preempted = self._first_of(self._deferred.preempted, step, short_only=short_only)
+        if preempted is None or first is None:
+            return preempted or first
+        return preempted if self._deferred.resumes_before(preempted, first) else first
+
+    def _first_of(self, requests: Mapping[int, Request], step: StepBuilder, *, short_only: bool) -> Request | None:
+        waiting = self._waiting
         offered = [
             request
-            for request in (*self._members.values(), *self._deferred.preempted.values())
+            for request in requests.values()
             if waiting.is_offered(request)
-            and request.wait.bucket not in closed
+            and request.wait.bucket not in step.closed_buckets
             and (waiting.is_short(request) or not short_only)
         ]
         return min(offered, key=waiting.rank, default=None)

@@ -5,11 +5,15 @@ so that an event can offer them again:
 
     blocked     its blocks did not fit when it was last looked at; offered again in every look
     prefix      its *owner* computes what both share; offered again when that is computed, or will not be
-    preempted   lost its seat; offered like any other, but those behind it must leave it room to resume
+    preempted   lost its seat; offered first, see below, and those behind it must leave it room to resume
 
 *Head-of-line reservation.* A request that is admitted although an earlier one is blocked passes that one. After
 ``max_times_passed`` of them, the earliest such request has all blocks that come free reserved: none behind it in the
 order is admitted until it starts.
+
+*Preempted ones resume first*, whatever their place in the policy's order: its blocks are still in the prefix cache,
+and each request that is admitted before evicts some of them. Two kinds go before: requests that are strictly more
+urgent (``Policy.may_preempt``), and the one with the reservation, so that the bound on passing holds.
 
 All books are keyed by the request's serial number, which is never given twice, and an entry goes when its request
 does: what is said of an ended request cannot reach another one with the same id.
@@ -21,6 +25,7 @@ from collections.abc import Sequence
 
 from hotseat.core.batch import Deferral
 from hotseat.core.explain import WaitTimes
+from hotseat.core.policy import Policy
 from hotseat.core.prefix import Match
 from hotseat.core.request import BlockReason, Request, RequestStatus
 from hotseat.core.waiting import Rank, WaitingQueue
@@ -33,7 +38,7 @@ MAX_RECORDED = 64  # deferrals that one step's record names; however many share 
 class DeferredRequests:
     """The waiting requests that admission looked at and could not admit, each with its reason."""
 
-    def __init__(self, waiting: WaitingQueue, times: WaitTimes, max_times_passed: int) -> None:
+    def __init__(self, waiting: WaitingQueue, times: WaitTimes, policy: Policy, max_times_passed: int) -> None:
         self.blocked: dict[int, Request] = {}
         self.awaiting_prefix: dict[int, Request] = {}
         self.preempted: dict[int, Request] = {}
@@ -41,6 +46,7 @@ class DeferredRequests:
         self._reserved_for: Request | None = None  # one of the blocked
         self._waiting = waiting
         self._times = times
+        self._may_preempt = policy.may_preempt
         self._max_times_passed = max_times_passed
 
     def block(self, request: Request, needs: int, num_free: int, now: float) -> None:
@@ -112,10 +118,13 @@ class DeferredRequests:
         reserved_for = self._reserved_for
         return reserved_for is not None and self._waiting.rank(request) > self._waiting.rank(reserved_for)
 
+    def resumes_before(self, preempted: Request, other: Request) -> bool:
+        """Tell whether ``preempted`` is offered a seat before ``other``, which waits for its first one."""
+        return not (self._may_preempt(other, preempted) or self.is_behind_reservation(preempted))
+
     def is_behind_preempted(self, request: Request) -> bool:
-        """Tell whether a preempted request is ahead."""
-        rank = self._waiting.rank
-        return bool(self.preempted) and rank(request) > min(map(rank, self.preempted.values()))
+        """Tell whether a preempted request, other than ``request``, is to resume first."""
+        return any(one is not request and self.resumes_before(one, request) for one in self.preempted.values())
 
     def rekeyed(self) -> None:
         """Choose anew what depends on the order: the ranks that owners inherit, the request with the reservation."""

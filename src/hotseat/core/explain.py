@@ -114,6 +114,8 @@ def explain_waiting(
         reason = wait.own_reason
     elif needs_blocks:
         reason = f"blocks: needs {needs_blocks}, {blocks_free} free; {queue}"
+    elif request.num_preemptions:
+        reason = f"preempted: resumes before all that are not strictly more urgent; {queue}"
     else:
         reason = f"policy: {num_ahead} ahead; {queue}" if num_ahead else f"first in the queue; {queue}"
     return _explanation(request, reason, num_ahead, needs_blocks, blocks_free, num_free_seats, times.spent(wait, now))

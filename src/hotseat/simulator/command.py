@@ -107,6 +107,8 @@ def _variants(options: SimulateOptions, config: SchedulerConfig) -> dict[str, Sc
         return {mode: replace(config, batching=mode) for mode in options.modes}
     if options.policies:
         return {policy: replace(config, scheduling_policy=policy) for policy in options.policies}
+    if options.capacity_policies:
+        return {capacity: replace(config, capacity_policy=capacity) for capacity in options.capacity_policies}
     return {config.scheduling_policy if config.batching == "continuous" else config.batching: config}
 
 

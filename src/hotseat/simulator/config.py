@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hotseat.core.config import BATCHING_MODES
+from hotseat.core.config import BATCHING_MODES, CAPACITY_POLICIES
 from hotseat.errors import ConfigError
 from hotseat.simulator.step_cost import StepCost
 from hotseat.simulator.summary import Slo
@@ -61,6 +62,9 @@ class SimulateOptions:
     compare_policy: str | None = field(
         default=None, metadata={"help": "run several policies side by side: fcfs,sjf,…, or your own as module:Class"}
     )
+    compare_capacity: str | None = field(
+        default=None, metadata={"help": "run both capacity policies side by side: max-utilization,no-evict"}
+    )
     replay: Path | None = field(
         default=None,
         metadata={"help": "a record of the engine: take its step times and check that the same batches are formed"},
@@ -74,11 +78,11 @@ class SimulateOptions:
                 raise ConfigError(f"{name} must be at least {low}, not {value}")
         if not 0 < self.speedup < float("inf"):
             raise ConfigError(f"speedup must be a positive number, not {self.speedup!r}")
-        if sum(option is not None for option in (self.compare, self.compare_policy, self.replay)) > 1:
-            raise ConfigError("compare, compare_policy and replay exclude each other")
-        for mode in self.modes:
-            if mode not in BATCHING_MODES:
-                raise ConfigError(f"compare must list some of {', '.join(BATCHING_MODES)}, not {mode!r}")
+        rivals = (self.compare, self.compare_policy, self.compare_capacity, self.replay)
+        if sum(option is not None for option in rivals) > 1:
+            raise ConfigError("compare, compare_policy, compare_capacity and replay exclude each other")
+        _check_words("compare", self.modes, BATCHING_MODES)
+        _check_words("compare_capacity", self.capacity_policies, CAPACITY_POLICIES)
         if self.slo is not None:
             Slo.parse(self.slo)
         StepCost.parse(self.step_cost)
@@ -90,6 +94,10 @@ class SimulateOptions:
     @property
     def policies(self) -> list[str]:
         return _words("compare_policy", self.compare_policy)
+
+    @property
+    def capacity_policies(self) -> list[str]:
+        return _words("compare_capacity", self.compare_capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +134,12 @@ def _words(name: str, text: str | None) -> list[str]:
     if not all(words) or len(set(words)) < len(words):
         raise ConfigError(f"{name} must list different words with commas between, not {text!r}")
     return words
+
+
+def _check_words(name: str, words: Iterable[str], known: Sequence[str]) -> None:
+    for word in words:
+        if word not in known:
+            raise ConfigError(f"{name} must list some of {', '.join(known)}, not {word!r}")
 
 
 def _counts(name: str, text: str, low: int) -> list[int]:
