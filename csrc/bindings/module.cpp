@@ -179,6 +179,22 @@ public:
     Decoder& decoder() { return decoder_; }
 
 private:
+    // The place of a name in `names`, as a value of an enum in the same order.
+    template <class Enum>
+    static Enum named(const nb::dict& d, const char* key, std::initializer_list<const char*> names) {
+        const auto name = nb::cast<std::string>(d[key]);
+        const auto found = std::find(names.begin(), names.end(), name);
+        if (found == names.end()) throw std::invalid_argument(std::string(key) + " cannot be " + name);
+        return static_cast<Enum>(found - names.begin());
+    }
+    static std::vector<Rope> ropes_in(const nb::dict& d) {
+        std::vector<Rope> ropes;
+        for (nb::handle item : nb::cast<nb::list>(d["ropes"])) {
+            const nb::tuple pair = nb::cast<nb::tuple>(item);
+            ropes.push_back({nb::cast<std::vector<float>>(pair[0]), nb::cast<float>(pair[1])});
+        }
+        return ropes;
+    }
     static DecoderShape shape_in(const nb::dict& d) {
         return {
             .vocab_size = nb::cast<int>(d["vocab_size"]),
@@ -189,8 +205,22 @@ private:
             .num_kv_heads = nb::cast<int>(d["num_kv_heads"]),
             .head_dim = nb::cast<int>(d["head_dim"]),
             .norm_eps = nb::cast<float>(d["norm_eps"]),
-            .rope_factor = nb::cast<float>(d["rope_factor"]),
-            .inverse_frequencies = nb::cast<std::vector<float>>(d["inverse_frequencies"]),
+            .norm_is_layer = nb::cast<bool>(d["norm_is_layer"]),
+            .norm_placement = named<NormPlacement>(d, "norm_placement", {"pre", "post", "sandwich", "parallel"}),
+            .has_mlp_norm = nb::cast<bool>(d["has_mlp_norm"]),
+            .qk_norm = named<QkNorm>(d, "qk_norm", {"none", "head", "heads", "row"}),
+            .qk_norm_after_rope = nb::cast<bool>(d["qk_norm_after_rope"]),
+            .gated = nb::cast<bool>(d["gated"]),
+            .activation = named<Activation>(d, "activation", {"silu", "gelu_tanh", "gelu_erf", "relu2"}),
+            .attention_scale = nb::cast<float>(d["attention_scale"]),
+            .attention_softcap = nb::cast<float>(d["attention_softcap"]),
+            .logit_softcap = nb::cast<float>(d["logit_softcap"]),
+            .logit_scale = nb::cast<float>(d["logit_scale"]),
+            .embedding_scale = nb::cast<float>(d["embedding_scale"]),
+            .residual_scale = nb::cast<float>(d["residual_scale"]),
+            .ropes = ropes_in(d),
+            .layer_ropes = nb::cast<std::vector<int>>(d["layer_ropes"]),
+            .layer_windows = nb::cast<std::vector<int>>(d["layer_windows"]),
         };
     }
     static DecoderLimits limits_in(const nb::dict& d) {
@@ -260,16 +290,19 @@ NB_MODULE(_native, m) {
         .def(nb::init<const nb::dict&, const nb::dict&, const std::string&, const std::string&, int>(),
              nb::arg("shape"), nb::arg("limits"), nb::arg("mode"), nb::arg("isa"), nb::arg("threads"))
         .def("set_embedding", &BoundDecoder::set_embedding, nb::arg("kind"), nb::arg("data"))
-        .def("set_output_norm",
-             [](BoundDecoder& self, const Floats& weight) { self.decoder().set_output_norm(vector_of(weight)); })
+        .def("set_position_embedding",
+             [](BoundDecoder& self, const Floats& values) { self.decoder().set_position_embedding(vector_of(values)); })
+        .def(
+            "set_vector",
+            [](BoundDecoder& self, int layer, const std::string& slot, const Floats& values) {
+                self.decoder().set_vector(layer, slot, vector_of(values));
+            },
+            nb::arg("layer"), nb::arg("slot"), nb::arg("values"),
+            "Set a norm's weight or a bias by its slot; layer -1 is the model. Comes before the matrices.")
         .def("set_output",
              [](BoundDecoder& self, const std::string& kind, const Bytes& data) {
                  const StoredMatrix matrix = matrix_of(kind, data);
                  pack([&] { self.decoder().set_output(matrix); });
-             })
-        .def("set_norms",
-             [](BoundDecoder& self, int layer, const Floats& attention, const Floats& mlp) {
-                 self.decoder().set_norms(layer, vector_of(attention), vector_of(mlp));
              })
         .def("set_qkv",
              [](BoundDecoder& self, int layer, const std::string& q_kind, const Bytes& q, const std::string& k_kind,

@@ -89,18 +89,25 @@ void Decoder::attend_decode(int layer, const AttentionItem& item) {
     const auto view_of = [&](const AttentionItem& i) {
         return kv_.view(layer, i.head, block_table(i.chunk), i.partition, batch_.context_lens[i.chunk]);
     };
+    const int context_len = batch_.context_lens[item.chunk];
+    const int window = window_start(layer, context_len - 1), first_position = item.partition * kPartition;
+    if (window >= first_position + kPartition) return;  // the row sees nothing of it
     const KvPartition partition = view_of(item);
     // The item that this worker will most likely take next; decodes are the last items.
     const bool is_last = &item == &items_.back();
     const KvPartition next = is_last ? partition : view_of(*(&item + 1));
     const AttentionState results = states_in(partial(item.chunk, item.head, item.partition), query_group_size_, padded);
     int limits[kAttentionRows];
+    int starts[kAttentionRows];
     std::fill_n(limits, kAttentionRows, partition.num_positions);
+    std::fill_n(starts, kAttentionRows, window - first_position);
     for (int first = 0; first < query_group_size_; first += kAttentionRows)
         attend_tile({
             .queries = queries(item.head, batch_.query_start[item.chunk]) + first * query_stride_,
             .query_stride = query_stride_,
             .limits = limits,
+            .starts = window > first_position ? starts : nullptr,
+            .softcap = shape_.attention_softcap * kLog2E,
             .rows = std::min(kAttentionRows, query_group_size_ - first),
             .head_dim = shape_.head_dim,
             .head_dim_padded = padded,
@@ -112,13 +119,14 @@ void Decoder::attend_decode(int layer, const AttentionItem& item) {
 
 // Merge the partitions of a decode row into attention output; a prefill row is
 // finished already.
-void Decoder::finish_decode_row(int row, float* out) const {
+void Decoder::finish_decode_row(int layer, int row, float* out) const {
     const int chunk = chunk_of_row_[row], dim = shape_.head_dim, padded = kv_.head_dim_padded();
     if (batch_.query_start[chunk + 1] - batch_.query_start[chunk] > 1) return;
     const int partitions = num_partitions(batch_.context_lens[chunk]);
+    const int first = window_start(layer, batch_.context_lens[chunk] - 1) / kPartition;
     for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        const AttentionState state = states_in(partial(chunk, head, 0), query_group_size_, padded);
-        for (int partition = 1; partition < partitions; ++partition) {
+        const AttentionState state = states_in(partial(chunk, head, first), query_group_size_, padded);
+        for (int partition = first + 1; partition < partitions; ++partition) {
             const AttentionState next = states_in(partial(chunk, head, partition), query_group_size_, padded);
             for (int r = 0; r < query_group_size_; r += kAttentionRows)
                 kernels_.merge_partitions(from_row(state, r, padded), from_row(next, r, padded),
@@ -130,30 +138,39 @@ void Decoder::finish_decode_row(int row, float* out) const {
 }
 
 // Rows of an item against one partition, from the first row that sees it.
-void Decoder::attend_partition(const AttentionItem& item, int partition_index, const KvPartition& partition,
+void Decoder::attend_partition(int layer, const AttentionItem& item, int partition_index, const KvPartition& partition,
                                const KvPartition* next, const AttentionState& states,
                                const AttentionState& results) const {
     const int padded = kv_.head_dim_padded(), rows = item.num_queries * query_group_size_;
     const int first_row = batch_.query_start[item.chunk] + item.first_query;
     const int before =
         batch_.positions[first_row] - partition_index * kPartition;  // the first query's place in the partition
-    int limits[kAttentionRows];
+    const int first_partition = window_start(layer, batch_.positions[first_row]) / kPartition;
+    int limits[kAttentionRows], starts[kAttentionRows];
     for (int first = std::max(-before, 0) * query_group_size_; first < rows; first += kAttentionRows) {
         const int num = std::min(kAttentionRows, rows - first);
-        for (int r = 0; r < num; ++r) limits[r] = std::min(before + (first + r) / query_group_size_ + 1, kPartition);
+        bool has_starts = false;
+        for (int r = 0; r < num; ++r) {
+            const int query = (first + r) / query_group_size_;
+            limits[r] = std::min(before + query + 1, kPartition);
+            starts[r] = window_start(layer, batch_.positions[first_row] + query) - partition_index * kPartition;
+            has_starts |= starts[r] > 0;
+        }
         const AttentionState state = from_row(states, first, padded);
         attend_tile({
             .queries = queries(item.head, first_row) + first * query_stride_,
             .query_stride = query_stride_,
             .limits = limits,
+            .starts = has_starts ? starts : nullptr,
+            .softcap = shape_.attention_softcap * kLog2E,
             .rows = num,
             .head_dim = shape_.head_dim,
             .head_dim_padded = padded,
             .partition = &partition,
             .next = next,
-            .out = partition_index == 0 ? state : results,
+            .out = partition_index == first_partition ? state : results,
         });
-        if (partition_index > 0) kernels_.merge_partitions(state, results, num, padded);
+        if (partition_index > first_partition) kernels_.merge_partitions(state, results, num, padded);
         next = nullptr;
     }
 }
@@ -165,11 +182,12 @@ void Decoder::attend_prefill(int layer, const AttentionItem& item, const Memory&
     const AttentionState states = states_in(scratch.as<float>(), rows, padded);
     const AttentionState results = states_in(scratch.as<float>() + rows * (padded + 2), kAttentionRows, padded);
     const auto view_of = [&](int s) { return kv_.view(layer, item.head, block_table(item.chunk), s, length); };
-    KvPartition partition = view_of(0);
-    for (int s = 0; s < num_partitions(length); ++s) {
+    const int first = window_start(layer, batch_.positions[first_row]) / kPartition;
+    KvPartition partition = view_of(first);
+    for (int s = first; s < num_partitions(length); ++s) {
         const bool is_last = s + 1 == num_partitions(length);
         const KvPartition next = is_last ? partition : view_of(s + 1);
-        attend_partition(item, s, partition, is_last ? nullptr : &next, states, results);
+        attend_partition(layer, item, s, partition, is_last ? nullptr : &next, states, results);
         partition = next;
     }
     for (int i = 0; i < rows; ++i) {

@@ -2,19 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <map>
 #include <stdexcept>
 
 namespace hotseat {
 
 namespace {
 
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kMinLogitRows = 16;
-
-// Rows per item of row-wise work: enough items for everybody, not so many that
-// handing out dominates.
-int rows_per_item(int num_rows, int num_threads) { return std::clamp(num_rows / (4 * num_threads), 1, 16); }
 
 }  // namespace
 
@@ -30,16 +25,9 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
       q_size_(shape_.num_heads * shape_.head_dim),
       kv_size_(shape_.num_kv_heads * shape_.head_dim),
       query_group_size_(shape_.num_heads / shape_.num_kv_heads) {
-    const size_t tokens = limits.max_num_batched_tokens, half = shape_.head_dim / 2;
-    cosine_ = Memory(limits.max_model_len * half * sizeof(float));
-    sine_ = Memory(limits.max_model_len * half * sizeof(float));
-    for (size_t position = 0; position < static_cast<size_t>(limits.max_model_len); ++position)
-        for (size_t i = 0; i < half; ++i) {
-            // The angle is a float32 product, as the models were trained with.
-            const float angle = static_cast<float>(position) * shape_.inverse_frequencies[i];
-            cosine_.as<float>()[position * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-            sine_.as<float>()[position * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
-        }
+    const size_t tokens = limits.max_num_batched_tokens;
+    for (const Rope& rope : shape_.ropes) rope_tables_.push_back(make_rope_table(rope));
+    rope_tables_.push_back(make_rope_table({std::vector<float>(shape_.head_dim / 2, 0.0f), 1.0f}));
     x_ = Memory(tokens * shape_.hidden_size * sizeof(float));
     const int widest = std::max({shape_.hidden_size, shape_.intermediate_size, q_size_});
     packed_.stride = (packed_row_bytes(mode, widest) + 63) / 64 * 64;
@@ -54,6 +42,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     queries_ = Memory(tokens * shape_.num_heads * query_stride_);
     attended_ = Memory(tokens * q_size_ * sizeof(float));
     mlp_ = Memory(tokens * shape_.intermediate_size * sizeof(float));
+    is_fused_mlp_ = shape_.gated && shape_.activation == Activation::silu;
     max_logit_rows_ = std::max(limits.max_num_seqs, kMinLogitRows);
     logits_stride_ = shape_.vocab_size;
     logits_ = Memory(max_logit_rows_ * logits_stride_ * sizeof(float));
@@ -66,13 +55,80 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     }
 }
 
+Decoder::RopeTable Decoder::make_rope_table(const Rope& rope) const {
+    const size_t positions = limits_.max_model_len, half = shape_.head_dim / 2;
+    RopeTable table{Memory(positions * half * sizeof(float)), Memory(positions * half * sizeof(float)), rope.factor};
+    const bool is_partial = std::find(rope.inverse_frequencies.begin(), rope.inverse_frequencies.end(), 0.0f) !=
+                            rope.inverse_frequencies.end();
+    if (is_partial) table.factor = 1.0f;
+    for (size_t position = 0; position < positions; ++position)
+        for (size_t i = 0; i < half; ++i) {
+            // The angle is a float32 product, as the models were trained with.
+            const float frequency = rope.inverse_frequencies[i], angle = static_cast<float>(position) * frequency;
+            const float factor = is_partial && frequency != 0.0f ? rope.factor : 1.0f;
+            table.cosine.as<float>()[position * half + i] =
+                static_cast<float>(std::cos(static_cast<double>(angle))) * factor;
+            table.sine.as<float>()[position * half + i] =
+                static_cast<float>(std::sin(static_cast<double>(angle))) * factor;
+        }
+    return table;
+}
+
+// Memory that only some models need, once it is known which vectors they have.
+void Decoder::reserve_buffers() {
+    const size_t tokens = limits_.max_num_batched_tokens;
+    if (!is_fused_mlp_ && mlp_raw_.size() == 0)
+        mlp_raw_ = Memory(tokens * shape_.intermediate_size * (shape_.gated ? 2 : 1) * sizeof(float));
+    const bool is_parallel = shape_.norm_placement == NormPlacement::parallel;
+    const Layer& layer = layers_.front();
+    const bool needs_deltas = is_parallel || !adds_directly(layer.attention_output_bias, layer.attention_post_norm) ||
+                              !adds_directly(layer.down_bias, layer.mlp_post_norm);
+    if (needs_deltas && delta_.size() == 0) {
+        delta_ = Memory(tokens * shape_.hidden_size * sizeof(float));
+        if (is_parallel) mlp_delta_ = Memory(tokens * shape_.hidden_size * sizeof(float));
+    }
+}
+
 void Decoder::set_output(const StoredMatrix& matrix) {
     output_ = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, {matrix}, false);
 }
 
-void Decoder::set_norms(int layer, std::vector<float> attention, std::vector<float> mlp) {
-    layers_.at(layer).attention_norm = std::move(attention);
-    layers_.at(layer).mlp_norm = std::move(mlp);
+void Decoder::set_position_embedding(std::vector<float> values) { position_embedding_ = std::move(values); }
+
+void Decoder::set_vector(int layer, const std::string& slot, std::vector<float> values) {
+    if (layer < 0) {
+        if (slot == "output_norm")
+            output_norm_.weight = std::move(values);
+        else if (slot == "output_norm_bias")
+            output_norm_.bias = std::move(values);
+        else if (slot == "output_bias")
+            output_bias_ = std::move(values);
+        else
+            throw std::invalid_argument("there is no vector " + slot);
+        return;
+    }
+    Layer& l = layers_.at(layer);
+    const std::map<std::string, std::vector<float>*> vectors = {
+        {"attention_norm", &l.attention_norm.weight},
+        {"attention_norm_bias", &l.attention_norm.bias},
+        {"attention_post_norm", &l.attention_post_norm.weight},
+        {"mlp_norm", &l.mlp_norm.weight},
+        {"mlp_norm_bias", &l.mlp_norm.bias},
+        {"mlp_post_norm", &l.mlp_post_norm.weight},
+        {"q_norm", &l.q_norm},
+        {"k_norm", &l.k_norm},
+        {"q_bias", &l.q_bias},
+        {"k_bias", &l.k_bias},
+        {"v_bias", &l.v_bias},
+        {"attention_output_bias", &l.attention_output_bias},
+        {"gate_bias", &l.gate_bias},
+        {"up_bias", &l.up_bias},
+        {"down_bias", &l.down_bias},
+    };
+    const auto found = vectors.find(slot);
+    if (found == vectors.end()) throw std::invalid_argument("there is no vector " + slot);
+    *found->second = std::move(values);
+    is_fused_mlp_ = is_fused_mlp_ && l.gate_bias.empty() && l.up_bias.empty();
 }
 
 void Decoder::set_qkv(int layer, const StoredMatrix& q, const StoredMatrix& k, const StoredMatrix& v) {
@@ -84,7 +140,10 @@ void Decoder::set_attention_output(int layer, const StoredMatrix& matrix) {
 }
 
 void Decoder::set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up) {
-    layers_.at(layer).gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, {gate, up}, true);
+    std::vector<StoredMatrix> sources;
+    if (shape_.gated) sources.push_back(gate);
+    sources.push_back(up);
+    layers_.at(layer).gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, sources, is_fused_mlp_);
 }
 
 void Decoder::set_down(int layer, const StoredMatrix& matrix) {
@@ -114,6 +173,7 @@ size_t Decoder::weight_bytes() const {
 void Decoder::step(const BatchCounts& counts) {
     counts_ = counts;
     if (counts.num_tokens == 0) return;
+    reserve_buffers();
     timer_.start();
     plan_attention();
     pool_.run([this](int worker) { run_worker(worker); });
@@ -121,11 +181,7 @@ void Decoder::step(const BatchCounts& counts) {
 }
 
 void Decoder::run_worker(int worker) {
-    const int per_item = rows_per_item(counts_.num_tokens, pool_.size());
-    pool_.for_each((counts_.num_tokens + per_item - 1) / per_item, worker, [&](int item, int) {
-        const int end = std::min((item + 1) * per_item, counts_.num_tokens);
-        for (int row = item * per_item; row < end; ++row) embed(row);
-    });
+    for_rows(counts_.num_tokens, worker, [&](int row, int) { embed(row); });
     count(Work::other, worker);
     for (int layer = 0; layer < shape_.num_layers; ++layer) run_layer(layer, worker);
     sample_rows(worker);
@@ -133,95 +189,13 @@ void Decoder::run_worker(int worker) {
 }
 
 void Decoder::embed(int row) {
+    const size_t hidden = shape_.hidden_size;
+    float* x = x_.as<float>() + row * hidden;
     kernels_.dequantize_row(embedding_.kind, embedding_.data + batch_.token_ids[row] * embedding_.row_bytes,
-                            shape_.hidden_size, x_.as<float>() + static_cast<size_t>(row) * shape_.hidden_size);
-}
-
-void Decoder::run_layer(int index, int worker) {
-    const Layer& layer = layers_[index];
-    const int rows = counts_.num_tokens;
-    const size_t hidden = shape_.hidden_size, qkv_stride = q_size_ + 2 * kv_size_;
-    const int per_item = rows_per_item(rows, pool_.size());
-    const int row_items = (rows + per_item - 1) / per_item;
-
-    pack_normed(layer.attention_norm.data(), layer.qkv, worker, rows, nullptr);
-    multiply(layer.qkv, worker, rows, qkv_.as<float>(), qkv_stride, Epilogue::store);
-    pool_.for_each(row_items, worker, [&](int item, int) {
-        const int end = std::min((item + 1) * per_item, rows);
-        for (int row = item * per_item; row < end; ++row) rope_and_store(index, row);
-    });
-    count(Work::rope, worker);
-    pool_.for_each(static_cast<int>(items_.size()), worker,
-                   [&](int item, int who) { attend(index, items_[item], scratch_[who]); });
-    count(Work::attention, worker);
-    pool_.for_each(row_items, worker, [&](int item, int) {
-        const int end = std::min((item + 1) * per_item, rows);
-        for (int row = item * per_item; row < end; ++row) {
-            float* out = attended_.as<float>() + static_cast<size_t>(row) * q_size_;
-            finish_decode_row(row, out);
-            layer.attention_output.pack_row(kernels_, out, packed_, row);
-        }
-    });
-    count(Work::pack, worker);
-    multiply(layer.attention_output, worker, rows, x_.as<float>(), hidden, Epilogue::add);
-    pack_normed(layer.mlp_norm.data(), layer.gate_up, worker, rows, nullptr);
-    multiply(layer.gate_up, worker, rows, mlp_.as<float>(), shape_.intermediate_size, Epilogue::swiglu);
-    pool_.for_each(row_items, worker, [&](int item, int) {
-        const int end = std::min((item + 1) * per_item, rows);
-        for (int row = item * per_item; row < end; ++row)
-            layer.down.pack_row(kernels_, mlp_.as<float>() + static_cast<size_t>(row) * shape_.intermediate_size,
-                                packed_, row);
-    });
-    count(Work::pack, worker);
-    multiply(layer.down, worker, rows, x_.as<float>(), hidden, Epilogue::add);
-}
-
-// Pack norm(x) of rows `gather[i]`, or of row i without a gather list, as row
-// i.
-void Decoder::pack_normed(const float* weight, const Linear& linear, int worker, int num_rows, const int32_t* gather) {
-    const int per_item = rows_per_item(num_rows, pool_.size());
-    pool_.for_each((num_rows + per_item - 1) / per_item, worker, [&](int item, int who) {
-        float* normed = scratch_[who].row.data();
-        const int end = std::min((item + 1) * per_item, num_rows);
-        for (int i = item * per_item; i < end; ++i) {
-            const size_t row = gather == nullptr ? i : gather[i];
-            kernels_.rms_norm(x_.as<float>() + row * shape_.hidden_size, weight, shape_.hidden_size, shape_.norm_eps,
-                              normed);
-            linear.pack_row(kernels_, normed, packed_, i);
-        }
-    });
-    count(Work::pack, worker);
-}
-
-void Decoder::multiply(const Linear& linear, int worker, int num_rows, float* out, size_t stride, Epilogue epilogue) {
-    pool_.for_each(linear.num_items(num_rows), worker,
-                   [&](int item, int) { linear.compute(kernels_, packed_, num_rows, out, stride, epilogue, item); });
-    count(&linear == &output_ ? Work::head : Work::linear, worker);
-}
-
-void Decoder::rope_and_store(int layer, int row) {
-    const int dim = shape_.head_dim, position = batch_.positions[row], chunk = chunk_of_row_[row];
-    const float* cosine = cosine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
-    const float* sine = sine_.as<float>() + static_cast<size_t>(position) * (dim / 2);
-    float* q = qkv_.as<float>() + static_cast<size_t>(row) * (q_size_ + 2 * kv_size_);
-    float *k = q + q_size_, *v = k + kv_size_;
-    for (int head = 0; batch_.writes_kv[chunk] && head < shape_.num_kv_heads; ++head)
-        kv_.fetch(layer, head, block_table(chunk), position);
-    // Scores come out as base-2 logarithms.
-    const float q_factor = shape_.rope_factor * kLog2E / std::sqrt(static_cast<float>(dim));
-    for (int head = 0; head < shape_.num_heads; ++head) {
-        kernels_.rope(q + head * dim, cosine, sine, dim, q_factor);
-        uint8_t* query = queries(head / query_group_size_, row) + head % query_group_size_ * query_stride_;
-        if (limits_.kv_is_fp32)
-            std::memcpy(query, q + head * dim, query_stride_);
-        else
-            kernels_.to_bf16(q + head * dim, dim, reinterpret_cast<uint16_t*>(query));
-    }
-    if (!batch_.writes_kv[chunk]) return;
-    for (int head = 0; head < shape_.num_kv_heads; ++head) {
-        kernels_.rope(k + head * dim, cosine, sine, dim, shape_.rope_factor);
-        kv_.write(kernels_, layer, head, block_table(chunk), position, k + head * dim, v + head * dim);
-    }
+                            shape_.hidden_size, x);
+    if (shape_.embedding_scale != 1.0f) kernels_.scale(x, shape_.hidden_size, shape_.embedding_scale);
+    if (!position_embedding_.empty())
+        kernels_.add_scaled(x, position_embedding_.data() + batch_.positions[row] * hidden, shape_.hidden_size, 1.0f);
 }
 
 const int32_t* Decoder::block_table(int chunk) const {
@@ -230,8 +204,14 @@ const int32_t* Decoder::block_table(int chunk) const {
 
 // Leave logits of rows[0 .. num_rows) in logits_.
 void Decoder::compute_logits(const int32_t* rows, int num_rows, int worker) {
-    pack_normed(output_norm_.data(), output_, worker, num_rows, rows);
+    pack_normed(output_norm_, output_, worker, num_rows, rows);
     multiply(output_, worker, num_rows, logits_.as<float>(), logits_stride_, Epilogue::store);
+}
+
+void Decoder::finish_logits(float* logits) const {
+    if (!output_bias_.empty()) kernels_.add_scaled(logits, output_bias_.data(), shape_.vocab_size, 1.0f);
+    if (shape_.logit_scale != 1.0f) kernels_.scale(logits, shape_.vocab_size, shape_.logit_scale);
+    if (shape_.logit_softcap > 0.0f) kernels_.softcap(logits, shape_.vocab_size, shape_.logit_softcap);
 }
 
 void Decoder::sample_rows(int worker) {
@@ -239,7 +219,8 @@ void Decoder::sample_rows(int worker) {
     if (num_rows == 0) return;
     compute_logits(batch_.sample_rows, num_rows, worker);
     pool_.for_each(num_rows, worker, [&](int i, int who) {
-        const float* logits = logits_.as<float>() + i * logits_stride_;
+        float* logits = logits_.as<float>() + i * logits_stride_;
+        finish_logits(logits);
         SamplerScratch& scratch = *scratch_[who].sampler;
         const int seat = batch_.sample_seats[i];
         const SampleStatus status =
@@ -260,9 +241,10 @@ void Decoder::prompt_logprobs(int worker) {
         const int num_rows = std::min(max_logit_rows_, counts_.num_prompt_rows - first);
         compute_logits(batch_.prompt_rows + first, num_rows, worker);
         pool_.for_each(num_rows, worker, [&](int i, int who) {
-            write_logprobs(kernels_, logits_.as<float>() + i * logits_stride_, shape_.vocab_size,
-                           batch_.prompt_targets[first + i], batch_.prompt_num_logprobs[first + i],
-                           *scratch_[who].sampler, results_.prompt, first + i);
+            float* logits = logits_.as<float>() + i * logits_stride_;
+            finish_logits(logits);
+            write_logprobs(kernels_, logits, shape_.vocab_size, batch_.prompt_targets[first + i],
+                           batch_.prompt_num_logprobs[first + i], *scratch_[who].sampler, results_.prompt, first + i);
         });
         count(Work::sampling, worker);
     }

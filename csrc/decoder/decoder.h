@@ -1,5 +1,4 @@
-// A decoder-only transformer of the Llama family: pre-norm RMSNorm, rotary
-// attention with grouped KV heads, SwiGLU.
+// A decoder-only transformer, as hotseat/models/spec.py describes it.
 //
 // `step` computes one flat batch. The rows of all chunks lie one after the
 // other without padding, and every layer but attention sees rows only. In
@@ -11,7 +10,10 @@
 // Regions of a layer, each shared out by items and closed by a barrier:
 //     pack(norm(x)) | qkv | rope, write KV | attention | pack | output +=
 //     | pack(norm(x)) | gate, up | pack | down +=
+// Where something stands between a product and the residual stream (a bias, a norm after it, a factor), the product is
+// stored and one more region adds it. Other activations than SwiGLU are applied when the rows are packed.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +27,16 @@
 
 namespace hotseat {
 
+enum class NormPlacement : int { pre, post, sandwich, parallel };
+enum class QkNorm : int { none, head, heads, row };
+
+// Frequencies of one head's pairs (0: the pair is not rotated); cosines and sines of the others are multiplied by
+// `factor`.
+struct Rope {
+    std::vector<float> inverse_frequencies;
+    float factor;
+};
+
 struct DecoderShape {
     int vocab_size;
     int hidden_size;
@@ -34,8 +46,22 @@ struct DecoderShape {
     int num_kv_heads;
     int head_dim;
     float norm_eps;
-    float rope_factor;  // cos and sin are multiplied by it
-    std::vector<float> inverse_frequencies;
+    bool norm_is_layer = false;
+    NormPlacement norm_placement = NormPlacement::pre;
+    bool has_mlp_norm = true;
+    QkNorm qk_norm = QkNorm::none;
+    bool qk_norm_after_rope = false;
+    bool gated = true;
+    Activation activation = Activation::silu;
+    float attention_scale = 0.0f;    // 0: 1 / sqrt(head_dim)
+    float attention_softcap = 0.0f;  // 0: none, as for logits
+    float logit_softcap = 0.0f;
+    float logit_scale = 1.0f;
+    float embedding_scale = 1.0f;
+    float residual_scale = 1.0f;
+    std::vector<Rope> ropes;
+    std::vector<int> layer_ropes;    // [num_layers], an index in `ropes`, -1: no rotary embedding
+    std::vector<int> layer_windows;  // [num_layers], positions that a query sees, 0: all
 };
 
 struct DecoderLimits {
@@ -47,12 +73,24 @@ struct DecoderLimits {
     bool kv_is_fp32;
 };
 
+// A weight and, for LayerNorm, a bias; empty where there is no such norm.
+struct Norm {
+    std::vector<float> weight;
+    std::vector<float> bias;
+
+    bool exists() const { return !weight.empty(); }
+    const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+};
+
 struct Layer {
-    std::vector<float> attention_norm;
-    std::vector<float> mlp_norm;
+    Norm attention_norm, attention_post_norm, mlp_norm, mlp_post_norm;
+    std::vector<float> q_norm, k_norm;          // empty: none
+    std::vector<float> q_bias, k_bias, v_bias;  // empty: none, as for all biases
+    std::vector<float> attention_output_bias, down_bias;
+    std::vector<float> gate_bias, up_bias;
     Linear qkv;
     Linear attention_output;
-    Linear gate_up;
+    Linear gate_up;  // of a gated MLP, else up alone
     Linear down;
 };
 
@@ -62,9 +100,10 @@ public:
 
     // Loading. Matrices are packed when set; the embedding is read where it lies.
     void set_embedding(const StoredMatrix& matrix) { embedding_ = matrix; }
-    void set_output_norm(std::vector<float> weight) { output_norm_ = std::move(weight); }
+    void set_position_embedding(std::vector<float> values);
     void set_output(const StoredMatrix& matrix);
-    void set_norms(int layer, std::vector<float> attention, std::vector<float> mlp);
+    // A norm's weight or a bias by its slot in hotseat/models/spec.py; layer -1 is the model.
+    void set_vector(int layer, const std::string& slot, std::vector<float> values);
     void set_qkv(int layer, const StoredMatrix& q, const StoredMatrix& k, const StoredMatrix& v);
     void set_attention_output(int layer, const StoredMatrix& matrix);
     void set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up);
@@ -109,7 +148,18 @@ private:
     }
     void run_layer(int index, int worker);
     void embed(int row);
-    void pack_normed(const float* weight, const Linear& linear, int worker, int num_rows, const int32_t* gather);
+    void norm_row(const Norm& norm, const float* x, float* out) const;
+    void pack_normed(const Norm& norm, const Linear& linear, int worker, int num_rows, const int32_t* gather);
+    void run_attention(int index, int worker);
+    void run_mlp(int index, int worker);
+    bool adds_directly(const std::vector<float>& bias, const Norm& post_norm) const;
+    void project(const Linear& linear, const std::vector<float>& bias, const Norm& post_norm, int worker, float* delta);
+    void add_bias(const std::vector<float>& bias, float* x) const;
+    void add_to_residual(int row, const float* delta);
+    void activate_row(const Layer& layer, float* raw, float* out) const;
+    void norm_heads(const std::vector<float>& weight, float* x, int num_heads) const;
+    template <class Body>
+    void for_rows(int num_rows, int worker, Body&& body);
     void multiply(const Linear& linear, int worker, int num_rows, float* out, size_t stride, Epilogue epilogue);
     void rope_and_store(int layer, int row);
 
@@ -117,10 +167,16 @@ private:
     void attend(int layer, const AttentionItem& item, Scratch& scratch);
     void attend_decode(int layer, const AttentionItem& item);
     void attend_prefill(int layer, const AttentionItem& item, const Memory& scratch);
-    void attend_partition(const AttentionItem& item, int partition_index, const KvPartition& partition,
+    void attend_partition(int layer, const AttentionItem& item, int partition_index, const KvPartition& partition,
                           const KvPartition* next, const AttentionState& states, const AttentionState& results) const;
     void attend_tile(const AttentionTile& tile) const;
-    void finish_decode_row(int row, float* out) const;
+    void finish_decode_row(int layer, int row, float* out) const;
+    // The first position that a query at `position` sees in a layer.
+    int window_start(int layer, int position) const {
+        const int window = shape_.layer_windows[layer];
+        return window == 0 ? 0 : std::max(0, position - window + 1);
+    }
+    void finish_logits(float* logits) const;
     float* partial(int chunk, int head, int partition) const;
     uint8_t* queries(int head, int row) const;
     const int32_t* block_table(int chunk) const;
@@ -137,22 +193,34 @@ private:
     StepTimer timer_;
     KvCache kv_;
     StoredMatrix embedding_{};
-    std::vector<float> output_norm_;
+    std::vector<float> position_embedding_;  // [positions][hidden], or empty
+    Norm output_norm_;
+    std::vector<float> output_bias_;
     Arena weights_;
     Linear output_;
     std::vector<Layer> layers_;
 
     int q_size_, kv_size_, query_group_size_;
-    Memory cosine_, sine_;  // float[max_model_len][head_dim / 2]
-    Memory x_;              // float[max tokens][hidden]: the residual stream
+    // One table for each of shape_.ropes and one of no rotation: float[max_model_len][head_dim / 2].
+    struct RopeTable {
+        Memory cosine, sine;
+        float factor;  // of all pairs; where it is not that of all, it is in the table
+    };
+    RopeTable make_rope_table(const Rope& rope) const;
+    void reserve_buffers();
+    std::vector<RopeTable> rope_tables_;
+    bool is_fused_mlp_;  // SwiGLU without biases: gate and up are interleaved, the epilogue multiplies them
+    Memory x_;           // float[max tokens][hidden]: the residual stream
     Memory packed_values_, packed_scale_, packed_sum_;
     PackedRows packed_{};
     Memory qkv_;      // float[max tokens][q_size + 2 * kv_size]
     Memory queries_;  // [num_kv_heads][max tokens][group_size], each in the KV cache's type
     size_t query_stride_;
-    Memory attended_;  // float[max tokens][q_size]
-    Memory mlp_;       // float[max tokens][intermediate]
-    Memory logits_;    // float[max_logit_rows_][vocab]
+    Memory attended_;           // float[max tokens][q_size]
+    Memory mlp_;                // float[max tokens][intermediate]
+    Memory mlp_raw_;            // float[max tokens][columns of gate_up], unless the MLP is fused
+    Memory delta_, mlp_delta_;  // float[max tokens][hidden]: what waits to be added to the residual stream
+    Memory logits_;             // float[max_logit_rows_][vocab]
     int max_logit_rows_;
     size_t logits_stride_;
 
@@ -166,5 +234,16 @@ private:
     std::vector<float> partials_;
     std::vector<Scratch> scratch_;
 };
+
+// Call body(row, worker) for each row, in items of several rows: enough items for all workers, not so many that
+// handing out dominates.
+template <class Body>
+void Decoder::for_rows(int num_rows, int worker, Body&& body) {
+    const int per_item = std::clamp(num_rows / (4 * pool_.size()), 1, 16);
+    pool_.for_each((num_rows + per_item - 1) / per_item, worker, [&](int item, int who) {
+        const int end = std::min((item + 1) * per_item, num_rows);
+        for (int row = item * per_item; row < end; ++row) body(row, who);
+    });
+}
 
 }  // namespace hotseat

@@ -46,6 +46,32 @@ static inline int seen_by_any(const AttentionTile& t, int row, int n) {
     return most;
 }
 
+// The maximum of a row that sees no position: below every score, and finite, so that differences of it are numbers.
+static inline constexpr float kSeesNothing = -3e38f;
+
+static inline bool sees_nothing(const AttentionTile& t, int row) {
+    return t.starts != nullptr && t.starts[row] >= t.limits[row];
+}
+
+// Soft-cap the scores [0, count) of one row and hide those before its window: for models that have either.
+static inline void adjust_scores(const AttentionTile& t, int row, int count, float* scores) {
+    if (t.softcap > 0.0f) {
+        const V16 cap = set1(t.softcap);
+        for (int i = 0; i < count; i += 16) store(scores + i, softcap(load(scores + i), cap));
+    }
+    if (t.starts == nullptr) return;
+    const int end = t.starts[row] < count ? t.starts[row] : count;
+    for (int i = 0; i < end; ++i) scores[i] = -__builtin_inff();
+}
+
+// The result of a row that sees nothing.
+static inline void write_nothing(const AttentionTile& t, int row) {
+    t.out.max[row] = kSeesNothing;
+    t.out.sum[row] = 0.0f;
+    float* values = t.out.values + row * t.head_dim_padded;
+    for (int i = 0; i < t.head_dim_padded; ++i) values[i] = -0.0f;
+}
+
 // Up to 16 rows.
 static inline void merge_rows(const AttentionState& state, const AttentionState& partition, int rows, int n) {
     const V16 old_max = load_tail(state.max, rows), new_max = load_tail(partition.max, rows);

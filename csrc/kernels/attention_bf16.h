@@ -151,9 +151,18 @@ static void attend_pair_rows(const AttentionTile& t, int row) {
         score_pairs<kRows, kVecs, kFetches>(t, row, g, (g + kVecs) * kTile <= least, scratch);
     if constexpr (kVecs > 1)
         for (; g < num_tiles; ++g) score_pairs<kRows, 1, kFetches>(t, row, g, (g + 1) * kTile <= least, scratch);
+    const bool is_plain = t.starts == nullptr && t.softcap == 0.0f;
+    for (int r = 0; r < kRows && !is_plain; ++r) {
+        adjust_scores(t, row + r, num_tiles * kTile, scratch.scores[r]);
+        store(scratch.largest[r], set1(-__builtin_inff()));
+        find_largest(scratch.scores[r], 0, num_tiles * kTile, t.limits[row + r], scratch.largest[r]);
+    }
     for (int r = 0; r < kRows; ++r)
         softmax_weight_pairs(scratch.scores[r], scratch.largest[r], t.limits[row + r], scratch.weights[r],
                              t.out.max + row + r, t.out.sum + row + r);
+    // The smallest weight is 2^-126, not 0; it takes no part in a sum of at least 1, but it must not in the values.
+    for (int r = 0; r < kRows && t.starts != nullptr; ++r)
+        for (int i = 0; i < t.starts[row + r] && i < kPartition; ++i) scratch.weights[r][i] = 0;
     int column = 0;
     for (; column + kVecs * 16 <= t.head_dim_padded; column += kVecs * 16)
         weight_pairs<kRows, kVecs, kFetches>(t, row, column, least / 2, scratch);
@@ -161,6 +170,8 @@ static void attend_pair_rows(const AttentionTile& t, int row) {
         for (; column < t.head_dim_padded; column += 16)
             weight_pairs<kRows, 1, kFetches>(t, row, column, least / 2, scratch);
     for (int r = 0; r < kRows; ++r) finish_pairs(t, row + r, least / 2, scratch.weights[r]);
+    for (int r = row; r < row + kRows; ++r)
+        if (sees_nothing(t, r)) write_nothing(t, r);
 }
 
 // As many rows at a time as fit, then fewer.

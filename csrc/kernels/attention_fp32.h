@@ -94,6 +94,8 @@ static void attend_rows(const AttentionTile& t, int row) {
     int g = 0;
     for (; g + kTileVecs <= num_tiles; g += kTileVecs) score_tiles<kRows, kTileVecs, kFetches>(t, row, g, scores);
     for (; g < num_tiles; ++g) score_tiles<kRows, 1, kFetches>(t, row, g, scores);
+    const bool is_plain = t.starts == nullptr && t.softcap == 0.0f;
+    for (int r = 0; r < kRows && !is_plain; ++r) adjust_scores(t, row + r, num_tiles * kTile, scores + r * kPartition);
     for (int r = 0; r < kRows; ++r)
         softmax_weights(scores + r * kPartition, t.limits[row + r], num_tiles * kTile, t.out.max + row + r,
                         t.out.sum + row + r);
@@ -101,6 +103,8 @@ static void attend_rows(const AttentionTile& t, int row) {
     for (; column + kTileVecs * 16 <= t.head_dim_padded; column += kTileVecs * 16)
         weight_values<kRows, kTileVecs, kFetches>(t, row, column, most, scores);
     for (; column < t.head_dim_padded; column += 16) weight_values<kRows, 1, kFetches>(t, row, column, most, scores);
+    for (int r = row; r < row + kRows; ++r)
+        if (sees_nothing(t, r)) write_nothing(t, r);
 }
 
 // As many rows at a time as fit, then one less, and so on.

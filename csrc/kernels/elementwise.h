@@ -33,6 +33,59 @@ static void rms_norm(const float* x, const float* weight, int n, float eps, floa
     if (i < n) store_tail(out + i, mul(mul(load_tail(x + i, n - i), factor), load_tail(weight + i, n - i)), n - i);
 }
 
+// Apply `f` to x[i .. i + 16) and the same lanes of y, which may be null, and store the result in `out`.
+template <class F>
+static inline void map_lanes(const float* x, const float* y, int n, float* out, F&& f) {
+    const V16 none = set1(0.0f);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) store(out + i, f(load(x + i), y == nullptr ? none : load(y + i)));
+    if (i < n) store_tail(out + i, f(load_tail(x + i, n - i), y == nullptr ? none : load_tail(y + i, n - i)), n - i);
+}
+
+static void layer_norm(const float* x, const float* weight, const float* bias, int n, float eps, float* out) {
+    V16 sums = set1(0.0f);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) sums = add(sums, load(x + i));
+    if (i < n) sums = add(sums, load_tail(x + i, n - i));
+    const V16 mean = set1(reduce_add(sums) / static_cast<float>(n));
+    map_lanes(x, nullptr, n, out, [&](V16 a, V16) { return sub(a, mean); });
+    rms_norm(out, weight, n, eps, out);
+    if (bias != nullptr) map_lanes(out, bias, n, out, [](V16 a, V16 b) { return add(a, b); });
+}
+
+template <class F>
+static inline void activate_with(const float* x, const float* up, int n, float* out, F&& f) {
+    if (up == nullptr)
+        map_lanes(x, nullptr, n, out, [&](V16 a, V16) { return f(a); });
+    else
+        map_lanes(x, up, n, out, [&](V16 a, V16 b) { return mul(f(a), b); });
+}
+
+static void activate(Activation kind, const float* x, const float* up, int n, float* out) {
+    switch (kind) {
+        case Activation::silu:
+            return activate_with(x, up, n, out, [](V16 a) { return silu(a); });
+        case Activation::gelu_tanh:
+            return activate_with(x, up, n, out, [](V16 a) { return gelu_tanh(a); });
+        case Activation::gelu_erf:
+            return activate_with(x, up, n, out, [](V16 a) { return gelu_erf(a); });
+        case Activation::relu2:
+            return activate_with(x, up, n, out, [](V16 a) { return relu2(a); });
+    }
+}
+
+static void softcap_row(float* x, int n, float cap) {
+    map_lanes(x, nullptr, n, x, [c = set1(cap)](V16 a, V16) { return softcap(a, c); });
+}
+
+static void scale_row(float* x, int n, float factor) {
+    map_lanes(x, nullptr, n, x, [f = set1(factor)](V16 a, V16) { return mul(a, f); });
+}
+
+static void add_scaled(float* x, const float* y, int n, float factor) {
+    map_lanes(x, y, n, x, [f = set1(factor)](V16 a, V16 b) { return add(a, mul(b, f)); });
+}
+
 static void rope(float* x, const float* cosine, const float* sine, int n, float factor) {
     const int half = n / 2;
     const V16 scale = set1(factor);

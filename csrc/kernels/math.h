@@ -39,12 +39,47 @@ static inline V16 exp2_to_bf16(V16 x) {
     return fma(q, f, add(whole, set1(98304.0f + 126.0f + 1.0f)));
 }
 
-static inline constexpr float kLog2E = 1.4426950408889634f;
+// tanh with an absolute error below 2e-7: 1 - 2 / (e^2x + 1).
+static inline V16 tanh(V16 x) {
+    const V16 exponent = min(mul(x, set1(2.0f * kLog2E)), set1(126.0f));
+    return sub(set1(1.0f), div(set1(2.0f), add(exp2(exponent), set1(1.0f))));
+}
+
+static inline V16 softcap(V16 x, V16 cap) { return mul(cap, tanh(div(x, cap))); }
+
+// The error function to 1.5e-7 (Abramowitz and Stegun, formula 7.1.26).
+static inline V16 erf(V16 x) {
+    const V16 size = abs(x), zero = set1(0.0f), one = set1(1.0f);
+    const V16 t = div(one, fma(set1(0.3275911f), size, one));
+    V16 series = set1(1.061405429f);
+    series = fma(series, t, set1(-1.453152027f));
+    series = fma(series, t, set1(1.421413741f));
+    series = fma(series, t, set1(-0.284496736f));
+    series = fma(series, t, set1(0.254829592f));
+    const V16 tail = mul(mul(series, t), exp2(mul(mul(x, x), set1(-kLog2E))));
+    return where_less(x, zero, sub(tail, one), sub(one, tail));
+}
 
 // x / (1 + e^-x)
 static inline V16 silu(V16 x) {
     const V16 exponent = min(mul(x, set1(-kLog2E)), set1(126.0f));
     return div(x, add(set1(1.0f), exp2(exponent)));
+}
+
+// x * sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
+static inline V16 gelu_tanh(V16 x) {
+    const V16 cubic = mul(mul(mul(set1(0.044715f), x), x), x);
+    const V16 inner = mul(set1(1.5957691216057308f), add(x, cubic));
+    return div(x, add(set1(1.0f), exp2(min(mul(inner, set1(-kLog2E)), set1(126.0f)))));
+}
+
+static inline V16 gelu_erf(V16 x) {
+    return mul(mul(set1(0.5f), x), add(set1(1.0f), erf(mul(x, set1(0.7071067811865476f)))));
+}
+
+static inline V16 relu2(V16 x) {
+    const V16 positive = max(x, set1(0.0f));
+    return mul(positive, positive);
 }
 
 }  // namespace hotseat::HOTSEAT_ISA

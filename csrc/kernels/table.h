@@ -20,6 +20,7 @@ enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K
 //
 enum class WeightMode : int { int8, bf16, fp32, grouped };
 
+inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kPanel = 64;       // columns (output features) of one micro-panel, the term of BLIS
 inline constexpr int kHalfPanel = 32;   // columns that share a storage format
 inline constexpr int kPanelStep = 256;  // bytes of one panel for one step of K
@@ -111,13 +112,16 @@ struct AttentionState {
     float* values;  // [rows][head_dim_padded]
 };
 
-// A few query rows against one partition. limits[r] in [1, partition.num_positions] is how many positions row r may
-// see.
+// A few query rows against one partition. Row r sees its positions [starts[r], limits[r]), with limits[r] in
+// [1, partition.num_positions]; where there are no starts, all from 0 on. A row that sees none gets the lowest maximum,
+// the sum 0 and values of -0, which change nothing when they are merged.
 struct AttentionTile {
     // Rows, scaled so that scores are base-2 logarithms: [head_dim] of fp32, or [even_head_dim] of bf16.
     const void* queries;
     size_t query_stride;  // bytes from row to row, a multiple of 4
     const int* limits;    // [rows]
+    const int* starts;    // [rows] or null
+    float softcap;        // scores become softcap * tanh(score / softcap), as base-2 logarithms too; 0: they do not
     int rows;
     int head_dim;
     int head_dim_padded;  // multiple of 16
@@ -125,6 +129,8 @@ struct AttentionTile {
     const KvPartition* next;  // what is attended to after this, to be fetched meanwhile, or null
     AttentionState out;
 };
+
+enum class Activation : int { silu, gelu_tanh, gelu_erf, relu2 };
 
 struct KernelTable {
     const char* name;
@@ -138,7 +144,14 @@ struct KernelTable {
     int32_t (*quantize)(const float* x, int n, int8_t* out, float* scale);
     void (*to_bf16)(const float* x, int n, uint16_t* out);
 
+    // `out` may be `x`.
     void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
+    // out = activation(x) * up, or without `up` activation(x).
+    void (*activate)(Activation kind, const float* x, const float* up, int n, float* out);
+    void (*softcap)(float* x, int n, float cap);                        // x = cap * tanh(x / cap)
+    void (*scale)(float* x, int n, float factor);                       // x *= factor
+    void (*add_scaled)(float* x, const float* y, int n, float factor);  // x += factor * y
     // Rotate pairs (i, i + n/2) of one head by the position's angles and multiply by `factor`.
     void (*rope)(float* x, const float* cosine, const float* sine, int n, float factor);
 

@@ -39,8 +39,9 @@ public:
                    .num_kv_heads = kKvHeads,
                    .head_dim = kHeadDim,
                    .norm_eps = 1e-5f,
-                   .rope_factor = 1.0f,
-                   .inverse_frequencies = {1.0f, 0.3f, 0.1f, 0.03f, 0.01f}},
+                   .ropes = {{{1.0f, 0.3f, 0.1f, 0.03f, 0.01f}, 1.0f}},
+                   .layer_ropes = std::vector<int>(kLayers, 0),
+                   .layer_windows = std::vector<int>(kLayers, 0)},
                   {.max_num_seqs = kSeats,
                    .max_num_batched_tokens = kMaxTokens,
                    .max_model_len = kMaxLength,
@@ -94,10 +95,11 @@ private:
 
     void load() {
         decoder.set_embedding(model.matrix(kVocab, kHidden));
-        decoder.set_output_norm(model.norm());
+        decoder.set_vector(-1, "output_norm", model.norm());
         decoder.set_output(model.matrix(kVocab, kHidden));
         for (int layer = 0; layer < kLayers; ++layer) {
-            decoder.set_norms(layer, model.norm(), model.norm());
+            decoder.set_vector(layer, "attention_norm", model.norm());
+            decoder.set_vector(layer, "mlp_norm", model.norm());
             decoder.set_qkv(layer, model.matrix(kHeads * kHeadDim, kHidden), model.matrix(kKvHeads * kHeadDim, kHidden),
                             model.matrix(kKvHeads * kHeadDim, kHidden));
             decoder.set_attention_output(layer, model.matrix(kHidden, kHeads * kHeadDim));

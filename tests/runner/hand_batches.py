@@ -8,7 +8,7 @@ import numpy as np
 
 from hotseat.core.batch import Batch, BlockAppend, Chunk, NewRequest, Runner, StepOutput
 from hotseat.core.request import RequestId, SamplingParams
-from hotseat.models.spec import DecoderSpec, RopeSpec
+from hotseat.models.spec import DecoderSpec, RopeSpec, uniform_layers
 from hotseat.models.weights import WeightTensor
 from hotseat.runner.config import RunnerConfig
 from tiny_models import TinyLlama, tiny_weights
@@ -38,12 +38,12 @@ def tiny_spec(model: TinyLlama, rope: RopeSpec | None = None) -> DecoderSpec:
         vocab_size=model.vocab_size,
         hidden_size=model.hidden_size,
         intermediate_size=model.intermediate_size,
-        num_layers=model.num_layers,
+        layers=uniform_layers(model.num_layers),
         num_heads=model.num_heads,
         num_kv_heads=model.num_kv_heads,
         head_dim=model.true_head_dim,
         norm_eps=model.norm_eps,
-        rope=rope,
+        ropes=(rope,),
         max_position_embeddings=model.max_position_embeddings,
         tie_word_embeddings=model.tie_word_embeddings,
     )

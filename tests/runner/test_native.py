@@ -85,7 +85,7 @@ def spec_of(name: str) -> DecoderSpec:
     spec = tiny_spec(model)
     if name == SCALED_ROPE:
         rope = RopeSpec(inverse_frequencies=spec.rope.inverse_frequencies, attention_factor=1.3)
-        return replace(spec, rope=rope)
+        return replace(spec, ropes=(rope,))
     return spec
 
 

@@ -1,15 +1,19 @@
+import math
+
 import numpy as np
 import pytest
 
 from hotseat.runner.reference_ops import (
     KV_TILE,
     SPAN,
+    activate,
     attention,
     attention_bf16,
     bf16_bits,
     bf16_values,
     block_hadamard,
     hadamard_width,
+    layer_norm,
     linear,
     linear_int8,
     nearest_groups,
@@ -17,7 +21,7 @@ from hotseat.runner.reference_ops import (
     rms_norm,
     rope,
     round_to_bf16,
-    swiglu,
+    softcap,
 )
 
 RNG = np.random.default_rng(0)
@@ -99,7 +103,27 @@ def test_rms_norm_and_swiglu_equal_their_formulas() -> None:
     assert np.allclose(rms_norm(x, weight, 1e-5), expected, rtol=1e-5, atol=1e-6)
     gate = np.array([[-200.0, -1.0, 0.0, 3.0, 200.0]], np.float32)
     expected = gate.astype(np.float64) / (1 + np.exp(-gate.astype(np.float64))) * 2
-    assert np.allclose(swiglu(gate, np.full_like(gate, 2)), expected, rtol=1e-6)
+    assert np.allclose(activate("silu", gate, np.full_like(gate, 2)), expected, rtol=1e-6)
+
+
+def test_layer_norm_equals_its_formula() -> None:
+    x, weight, bias = randn(5, 37) + 3, randn(37), randn(37)
+    wide = x.astype(np.float64)
+    centered = wide - wide.mean(-1, keepdims=True)
+    expected = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * weight
+    assert np.allclose(layer_norm(x, weight, None, 1e-5), expected, atol=1e-5)
+    assert np.allclose(layer_norm(x, weight, bias, 1e-5), expected + bias, atol=1e-5)
+
+
+def test_activations_and_softcap_equal_their_formulas() -> None:
+    x = np.linspace(-12, 12, 1001, dtype=np.float32)[None]
+    wide = x.astype(np.float64)
+    erf = np.vectorize(math.erf)(wide / np.sqrt(2))
+    tanh = np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))
+    assert np.allclose(activate("gelu_erf", x), wide / 2 * (1 + erf), atol=2e-6)
+    assert np.allclose(activate("gelu_tanh", x), wide / 2 * (1 + tanh), atol=2e-6)
+    assert np.allclose(activate("relu2", x), np.maximum(wide, 0) ** 2)
+    assert np.allclose(softcap(x, 5.0), 5 * np.tanh(wide / 5), atol=2e-6)
 
 
 def test_rope_turns_pairs_and_keeps_lengths() -> None:

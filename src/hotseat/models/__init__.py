@@ -6,16 +6,16 @@ Must not know: requests, batches, kernels, HTTP.
 from hotseat.models.catalog import DEFAULT_MODEL, CatalogModel, cached_path, default_cache_dir, ensure_model
 from hotseat.models.load import load
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
-from hotseat.models.spec import LAYER_SLOTS, MODEL_SLOTS, DecoderSpec, RopeSpec, slot_shapes
+from hotseat.models.spec import MATRICES, DecoderSpec, LayerSpec, RopeSpec, layer_slots, slot_shapes
 from hotseat.models.weights import Weights, WeightTensor
 
 __all__ = [
     "DEFAULT_MODEL",
-    "LAYER_SLOTS",
-    "MODEL_SLOTS",
+    "MATRICES",
     "CatalogModel",
     "DecoderSpec",
     "GenerationConfig",
+    "LayerSpec",
     "LoadedModel",
     "RopeSpec",
     "TokenizerSource",
@@ -24,6 +24,7 @@ __all__ = [
     "cached_path",
     "default_cache_dir",
     "ensure_model",
+    "layer_slots",
     "load",
     "slot_shapes",
 ]

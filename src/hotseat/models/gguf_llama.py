@@ -13,7 +13,7 @@ from hotseat.models.gguf import GgufFile, MetadataValue, read_gguf
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
 from hotseat.models.rope import rope_spec
 from hotseat.models.slots import match_slots
-from hotseat.models.spec import DecoderSpec, RopeSpec
+from hotseat.models.spec import DecoderSpec, RopeSpec, uniform_layers
 from hotseat.models.weights import WeightTensor
 
 __all__ = ["GGUF_ARCHITECTURES", "load_gguf"]
@@ -141,12 +141,12 @@ def _spec(file: GgufFile) -> DecoderSpec:
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
         intermediate_size=keys.count("feed_forward_length"),
-        num_layers=keys.count("block_count"),
+        layers=uniform_layers(keys.count("block_count")),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         norm_eps=norm_eps,
-        rope=_rope(file, keys, head_dim=head_dim, context=context),
+        ropes=(_rope(file, keys, head_dim=head_dim, context=context),),
         max_position_embeddings=context,
         tie_word_embeddings=_NAMES["output"] not in file.tensors,  # GGUF's way of saying so
         metadata=_for_people(file.metadata),

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.rope import rope_spec
-from hotseat.models.spec import DecoderSpec, RopeSpec
+from hotseat.models.spec import DecoderSpec, RopeSpec, uniform_layers
 
 __all__ = ["HF_ARCHITECTURES", "HF_IGNORED_TENSORS", "HF_TENSOR_NAMES", "spec_from_config"]
 
@@ -53,12 +53,12 @@ def spec_from_config(config: Config) -> DecoderSpec:
         vocab_size=_count(config, "vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=_count(config, "intermediate_size"),
-        num_layers=_count(config, "num_hidden_layers"),
+        layers=uniform_layers(_count(config, "num_hidden_layers")),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         norm_eps=_number(config, "rms_norm_eps", 1e-6),
-        rope=_rope(config, parameters, head_dim),
+        ropes=(_rope(config, parameters, head_dim),),
         max_position_embeddings=_scaled_context(parameters, context),
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
     )

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.dequantize import SUPPORTED_KINDS
-from hotseat.models.spec import LAYER_SLOTS, DecoderSpec, slot_shapes
+from hotseat.models.spec import DecoderSpec, slot_shapes
 
 __all__ = ["StoredTensor", "match_slots", "tensor_name"]
 
@@ -45,7 +45,7 @@ def match_slots(
     ``ignored`` is a pattern of tensors that may be there and are not needed. Raises ``UnsupportedModelError`` for a
     tensor type that cannot be run, ``ModelError`` for tensors that are missing, misshaped or unknown.
     """
-    if spec.num_layers * len(LAYER_SLOTS) > len(found):
+    if spec.num_layers > len(found):
         raise ModelError(f"a model of {spec.num_layers} layers cannot consist of only {len(found)} tensors")
     _refuse_kinds(found)
     shapes = slot_shapes(spec)

@@ -14,7 +14,7 @@ import numpy as np
 
 from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
-from hotseat.models.spec import DecoderSpec, slot_shapes
+from hotseat.models.spec import DecoderSpec, slot_shapes, uniform_layers
 from hotseat.models.weights import WeightTensor
 from hotseat.roofline.limits import Work, cold_bytes
 from hotseat.roofline.points import Measure, Point
@@ -40,7 +40,7 @@ def attention_point(
     # A decode reads its cache once, so the cache must be cold; a prefill reads it many times.
     cache_bytes = cold_bytes() if is_decode else 0
     num_layers = min(_MAX_LAYERS, 1 + cache_bytes // (streams * context * kv_bytes_per_token(small, kv_dtype)))
-    small = replace(small, num_layers=num_layers)
+    small = replace(small, layers=uniform_layers(num_layers))
     world = _World(small, kv_dtype, isa, context, streams, queries, threads)
     pairs = streams * sum(range(context - queries + 1, context + 1))
     work = Work(
@@ -65,7 +65,7 @@ def _attention_only(spec: DecoderSpec) -> DecoderSpec:
         hidden_size=_HIDDEN,
         intermediate_size=_HIDDEN,
         vocab_size=_HIDDEN,
-        num_layers=1,
+        layers=uniform_layers(1),
         tie_word_embeddings=True,
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from hotseat.core.batch import Batch, StepOutput
 from hotseat.errors import ConfigError
 from hotseat.machine import usable_cpus
-from hotseat.models.spec import DecoderSpec
+from hotseat.models.spec import MATRICES, DecoderSpec, layer_slots
 from hotseat.models.weights import Weights, WeightTensor
 from hotseat.runner import _native
 from hotseat.runner.config import RunnerConfig
@@ -185,10 +185,18 @@ def _threads(config: RunnerConfig) -> int:
 
 
 def _shape(spec: DecoderSpec) -> dict[str, Any]:
-    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
-    return {name: getattr(spec, name) for name in (*sizes, "norm_eps")} | {
-        "rope_factor": spec.rope.attention_factor,
-        "inverse_frequencies": list(spec.rope.inverse_frequencies),
+    same = (
+        *("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim"),
+        *("norm_eps", "norm_placement", "has_mlp_norm", "qk_norm", "qk_norm_after_rope", "gated", "activation"),
+        *("logit_scale", "embedding_scale", "residual_scale"),
+    )
+    return {name: getattr(spec, name) for name in same} | {
+        "norm_is_layer": spec.norm == "layer",
+        # 0 stands for None.
+        **{name: getattr(spec, name) or 0.0 for name in ("attention_scale", "attention_softcap", "logit_softcap")},
+        "ropes": [(list(rope.inverse_frequencies), rope.attention_factor) for rope in spec.ropes],
+        "layer_ropes": [-1 if layer.rope is None else layer.rope for layer in spec.layers],
+        "layer_windows": [layer.window or 0 for layer in spec.layers],
     }
 
 
@@ -209,13 +217,19 @@ def _load(decoder: _native.Decoder, spec: DecoderSpec, weights: Weights) -> None
     def stored(slot: str) -> tuple[str, Any]:
         return weights[slot].kind, weights[slot].data
 
+    vectors = [slot for slot in layer_slots(spec) if slot not in MATRICES]
     decoder.set_embedding(*stored("token_embedding"))
-    decoder.set_output_norm(_vector(weights["output_norm"]))
+    if spec.learned_positions:
+        decoder.set_position_embedding(_vector(weights["position_embedding"]).reshape(-1))
+    for slot in ("output_norm", "output_norm_bias", "output_bias"):
+        if slot in weights:
+            decoder.set_vector(-1, slot, _vector(weights[slot]))
     decoder.set_output(*stored("token_embedding" if spec.tie_word_embeddings else "output"))
     for i in range(spec.num_layers):
         layer = f"layers.{i}."
-        decoder.set_norms(i, _vector(weights[layer + "attention_norm"]), _vector(weights[layer + "mlp_norm"]))
+        for slot in vectors:
+            decoder.set_vector(i, slot, _vector(weights[layer + slot]).reshape(-1))
         decoder.set_qkv(i, *stored(layer + "q"), *stored(layer + "k"), *stored(layer + "v"))
         decoder.set_attention_output(i, *stored(layer + "attention_output"))
-        decoder.set_gate_up(i, *stored(layer + "gate"), *stored(layer + "up"))
+        decoder.set_gate_up(i, *stored(layer + ("gate" if spec.gated else "up")), *stored(layer + "up"))
         decoder.set_down(i, *stored(layer + "down"))

@@ -1,8 +1,6 @@
 """The runner in NumPy: it defines what a step computes, and serves where no native runner was built.
 
-    embedding → per layer: norm → q, k, v → rotary → KV write → attention → output projection → + residual
-                           norm → gate, up → SwiGLU → down → + residual
-    → norm → logits, only for rows that sample or whose logprobs are wanted → sampler
+What a decoder computes is said in ``models.spec``; each operation is defined in ``reference_ops``.
 
 The residual stream, norms, rotary, softmax and sampler are float32 in every mode. ``dtype`` says how linear layers
 multiply, and nothing else:
@@ -26,19 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotseat.core.batch import Batch, StepOutput
-from hotseat.models.spec import LAYER_SLOTS, DecoderSpec
+from hotseat.models.spec import MATRICES, DecoderSpec, layer_slots
 from hotseat.models.weights import Weights
 from hotseat.runner.config import RunnerConfig, WeightDtype
 from hotseat.runner.determinism import Determinism, reference_determinism
 from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.reference_ops import (
     Array,
+    AttentionOptions,
+    activate,
     attention,
     attention_bf16,
     bf16_bits,
     bf16_values,
     block_hadamard,
     hadamard_width,
+    layer_norm,
     linear,
     linear_int8,
     nearest_groups,
@@ -48,7 +49,7 @@ from hotseat.runner.reference_ops import (
     rope,
     rope_table,
     round_to_bf16,
-    swiglu,
+    softcap,
 )
 from hotseat.runner.results import LogprobRows, StepResults
 from hotseat.runner.sampling_reference import RowSampling, log_softmax, rank_of, sample_row, top_logprobs
@@ -75,14 +76,16 @@ class ReferenceRunner:
         self._results = StepResults.allocate(config)
         self._cache = _KvCache(spec, config)
         self._attention = attention_bf16 if config.kv_dtype == "bf16" else attention
-        self._cos, self._sin = rope_table(spec.rope, config.max_model_len)
+        self._rope_tables = [rope_table(one, config.max_model_len) for one in spec.ropes]
         self._embedding = weights["token_embedding"].dequantize()
-        self._output_norm = weights["output_norm"].dequantize()
+        self._positions = _optional(weights, "position_embedding")
+        self._output_norm = _norm_of(spec, weights["output_norm"].dequantize(), _optional(weights, "output_norm_bias"))
+        self._output_bias = _optional(weights, "output_bias")
         tied = "output" not in weights
         output = weights["token_embedding" if tied else "output"]
         values = self._embedding if tied else output.dequantize()
         self._output = make_linear(values, output.kind, config.weight_dtype)
-        self._layers = [_Layer(weights, i, config.weight_dtype) for i in range(spec.num_layers)]
+        self._layers = [_Layer(spec, weights, i, config.weight_dtype) for i in range(spec.num_layers)]
 
     @property
     def determinism(self) -> Determinism:
@@ -113,22 +116,56 @@ class ReferenceRunner:
 
     def _decode(self, flat: FlatBatch) -> Array:
         """Return the hidden states after the last layer, float32[T, hidden_size]."""
-        spec, positions = self._spec, flat.positions[: flat.num_tokens]
-        cos, sin = self._cos[positions], self._sin[positions]
+        spec = self._spec
         slots = self._cache.slots(flat, self._table.block_tables)
-        hidden = self._embedding[flat.token_ids[: flat.num_tokens]]
+        hidden = self._embedding[flat.token_ids[: flat.num_tokens]] * np.float32(spec.embedding_scale)
+        if self._positions is not None:
+            hidden = hidden + self._positions[flat.positions[: flat.num_tokens]]
         for index, layer in enumerate(self._layers):
-            normed = rms_norm(hidden, layer.attention_norm, spec.norm_eps)
-            q = rope(layer.q(normed).reshape(-1, spec.num_heads, spec.head_dim), cos, sin)
-            k = rope(layer.k(normed).reshape(-1, spec.num_kv_heads, spec.head_dim), cos, sin)
-            v = layer.v(normed).reshape(-1, spec.num_kv_heads, spec.head_dim)
-            self._cache.write(index, slots, k, v)
-            hidden = hidden + layer.attention_output(self._attend(index, q, flat).reshape(len(hidden), -1))
-            normed = rms_norm(hidden, layer.mlp_norm, spec.norm_eps)
-            hidden = hidden + layer.down(swiglu(layer.gate(normed), layer.up(normed)))
+            attended = self._attention_of(layer, index, hidden, flat, slots)
+            if spec.norm_placement == "parallel":
+                hidden = hidden + (attended + self._mlp_of(layer, hidden)) * np.float32(spec.residual_scale)
+            else:
+                hidden = hidden + attended * np.float32(spec.residual_scale)
+                hidden = hidden + self._mlp_of(layer, hidden) * np.float32(spec.residual_scale)
         return hidden
 
-    def _attend(self, layer: int, q: Array, flat: FlatBatch) -> Array:  # q and result: [T, H, D]
+    def _attention_of(
+        self, layer: _Layer, index: int, hidden: Array, flat: FlatBatch, slots: NDArray[np.int64]
+    ) -> Array:
+        """Return what the attention of one layer adds to ``hidden``."""
+        spec, heads = self._spec, layer.spec
+        x = layer.norm("attention_norm", hidden)
+        q = self._q_or_k(layer, "q", x, flat).reshape(-1, spec.num_heads, spec.head_dim)
+        k = self._q_or_k(layer, "k", x, flat).reshape(-1, spec.num_kv_heads, spec.head_dim)
+        v = layer.linear("v", x).reshape(-1, spec.num_kv_heads, spec.head_dim)
+        self._cache.write(index, slots, k, v)
+        options = AttentionOptions(heads.window, spec.attention_scale, spec.attention_softcap)
+        attended = self._attend(index, q, flat, options).reshape(len(hidden), -1)
+        return layer.norm("attention_post_norm", layer.linear("attention_output", attended))
+
+    def _q_or_k(self, layer: _Layer, slot: str, x: Array, flat: FlatBatch) -> Array:  # [T, heads, D]
+        values = layer.linear(slot, x)
+        if not self._spec.qk_norm_after_rope:
+            values = layer.qk_norm(slot, values)
+        values = values.reshape(len(x), -1, self._spec.head_dim)
+        if layer.spec.rope is not None:
+            positions = flat.positions[: flat.num_tokens]
+            cos, sin = self._rope_tables[layer.spec.rope]
+            values = rope(values, cos[positions], sin[positions])
+        if self._spec.qk_norm_after_rope:
+            values = layer.qk_norm(slot, values.reshape(len(x), -1)).reshape(values.shape)
+        return values
+
+    def _mlp_of(self, layer: _Layer, hidden: Array) -> Array:
+        """Return what the MLP of one layer adds to ``hidden``."""
+        spec = self._spec
+        x = layer.norm("mlp_norm" if spec.has_mlp_norm else "attention_norm", hidden)
+        up = layer.linear("up", x)
+        inner = activate(spec.activation, layer.linear("gate", x), up) if spec.gated else activate(spec.activation, up)
+        return layer.norm("mlp_post_norm", layer.linear("down", inner))
+
+    def _attend(self, layer: int, q: Array, flat: FlatBatch, options: AttentionOptions) -> Array:  # both [T, H, D]
         output = np.empty_like(q)
         query_start = flat.query_start.tolist()
         for chunk in range(flat.num_chunks):
@@ -139,11 +176,16 @@ class ReferenceRunner:
             for begin, end in _pieces(first_row, end_row):
                 piece_start = start + begin - first_row
                 piece_end = piece_start + end - begin
-                output[begin:end] = self._attention(q[begin:end], k[:piece_end], v[:piece_end], piece_start)
+                output[begin:end] = self._attention(q[begin:end], k[:piece_end], v[:piece_end], piece_start, options)
         return output
 
     def _logits(self, hidden: Array, rows: Int32Array) -> Array:  # [len(rows), vocab_size]
-        return self._output(rms_norm(hidden[rows], self._output_norm, self._spec.norm_eps))
+        logits = self._output(self._output_norm(hidden[rows]))
+        if self._output_bias is not None:
+            logits = logits + self._output_bias
+        if self._spec.logit_scale != 1:
+            logits = logits * np.float32(self._spec.logit_scale)
+        return softcap(logits, self._spec.logit_softcap) if self._spec.logit_softcap else logits
 
     def _sample(self, hidden: Array, flat: FlatBatch) -> None:
         table, results = self._table, self._results
@@ -168,17 +210,46 @@ class ReferenceRunner:
 class _Layer:
     """The weights of one layer, ready to multiply."""
 
-    def __init__(self, weights: Weights, index: int, dtype: WeightDtype) -> None:
-        tensors = {slot: weights[f"layers.{index}.{slot}"] for slot in LAYER_SLOTS}
+    def __init__(self, spec: DecoderSpec, weights: Weights, index: int, dtype: WeightDtype) -> None:
+        self.spec = spec.layers[index]
+        self._model = spec
+        self._linear: dict[str, Linear] = {}
+        self._vectors: dict[str, Array] = {}
+        for slot in layer_slots(spec):
+            tensor = weights[f"layers.{index}.{slot}"]
+            if slot in MATRICES:
+                self._linear[slot] = make_linear(tensor.dequantize(), tensor.kind, dtype)
+            else:
+                self._vectors[slot] = tensor.dequantize()
 
-        def linear_of(slot: str) -> Linear:
-            return make_linear(tensors[slot].dequantize(), tensors[slot].kind, dtype)
+    def linear(self, slot: str, x: Array) -> Array:
+        """Multiply, and add the bias where there is one."""
+        product, bias = self._linear[slot](x), self._vectors.get(f"{slot}_bias")
+        return product if bias is None else product + bias
 
-        self.attention_norm = tensors["attention_norm"].dequantize()
-        self.mlp_norm = tensors["mlp_norm"].dequantize()
-        self.q, self.k, self.v = map(linear_of, ("q", "k", "v"))
-        self.attention_output = linear_of("attention_output")
-        self.gate, self.up, self.down = map(linear_of, ("gate", "up", "down"))
+    def norm(self, slot: str, x: Array) -> Array:
+        """Normalize where the layer has such a norm."""
+        weight = self._vectors.get(slot)
+        return x if weight is None else _norm_of(self._model, weight, self._vectors.get(f"{slot}_bias"))(x)
+
+    def qk_norm(self, slot: str, x: Array) -> Array:  # both [T, heads * D]
+        """Normalize queries or keys where the model does."""
+        weight = self._vectors.get(f"{slot}_norm")
+        if weight is None:
+            return x
+        if self._model.qk_norm != "row":
+            x = x.reshape(len(x), -1, self._model.head_dim)
+        return _norm_of(self._model, weight, None)(x).reshape(len(x), -1)
+
+
+def _norm_of(spec: DecoderSpec, weight: Array, bias: Array | None) -> Callable[[Array], Array]:
+    if spec.norm == "rms":
+        return lambda x: rms_norm(x, weight, spec.norm_eps)
+    return lambda x: layer_norm(x, weight, bias, spec.norm_eps)
+
+
+def _optional(weights: Weights, slot: str) -> Array | None:
+    return weights[slot].dequantize() if slot in weights else None
 
 
 def make_linear(weight: Array, kind: str, dtype: WeightDtype) -> Linear:  # [N, K]

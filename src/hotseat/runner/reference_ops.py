@@ -9,21 +9,24 @@ golden tests hold bitwise for this runner as for the native one.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotseat.models.spec import RopeSpec
+from hotseat.models.spec import Activation, RopeSpec
 
 __all__ = [
     "Array",
+    "AttentionOptions",
+    "activate",
     "attention",
     "attention_bf16",
     "bf16_bits",
     "bf16_values",
     "block_hadamard",
     "hadamard_width",
+    "layer_norm",
     "linear",
     "linear_int8",
     "nearest_groups",
@@ -33,7 +36,7 @@ __all__ = [
     "rope",
     "rope_table",
     "round_to_bf16",
-    "swiglu",
+    "softcap",
 ]
 
 Array: TypeAlias = NDArray[np.float32]
@@ -59,6 +62,18 @@ def rms_norm(
     return x * inverse * weight
 
 
+def layer_norm(
+    x: Array,  # [T, K]
+    weight: Array,  # [K]
+    bias: Array | None,  # [K]
+    eps: float,
+) -> Array:  # [T, K]
+    """Return ``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * weight + bias``."""
+    centered = x - np.mean(x, axis=-1, keepdims=True, dtype=np.float32)
+    normed = rms_norm(centered, weight, eps)
+    return normed if bias is None else normed + bias
+
+
 def linear(
     x: Array,  # [T, K]
     weight: Array,  # [N, K]
@@ -71,24 +86,54 @@ def linear(
     return output
 
 
-def swiglu(
-    gate: Array,  # [T, N]
-    up: Array,  # [T, N]
+def activate(
+    kind: Activation,
+    x: Array,  # [T, N]
+    up: Array | None = None,  # [T, N]
 ) -> Array:  # [T, N]
-    """Return ``gate * sigmoid(gate) * up``."""
-    with np.errstate(over="ignore"):  # exp of a very negative gate is inf, the quotient then 0, as it should
-        activated: Array = gate / (1 + np.exp(-gate))
-    return activated * up
+    """Return ``activation(x)``, times ``up`` where the MLP is gated.
+
+    silu(x) = x · sigmoid(x); gelu_tanh(x) = x · sigmoid(2 · sqrt(2 / pi) · (x + 0.044715 · x³));
+    gelu_erf(x) = x / 2 · (1 + erf(x / sqrt(2))); relu2(x) = max(x, 0)².
+    """
+    with np.errstate(over="ignore"):  # exp of a very negative number is inf, the quotient then 0, as it should
+        match kind:
+            case "silu":
+                activated: Array = x / (1 + np.exp(-x))
+            case "gelu_tanh":
+                inner: Array = np.float32(2 * np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+                activated = x / (1 + np.exp(-inner))
+            case "gelu_erf":
+                activated = np.float32(0.5) * x * (1 + _erf(x * np.float32(np.sqrt(0.5))))
+            case "relu2":
+                activated = np.square(np.maximum(x, np.float32(0)))
+    return activated if up is None else activated * up
+
+
+def _erf(x: Array) -> Array:
+    """Return the error function to 1.5e-7 (Abramowitz and Stegun, formula 7.1.26)."""
+    t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * np.abs(x))
+    series: Array = np.zeros_like(x)
+    for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = (series * t + np.float32(coefficient)).astype(np.float32)
+    result: Array = np.copysign(1 - series * t * np.exp(-x * x), x)
+    return result
+
+
+def softcap(x: Array, cap: float) -> Array:
+    """Return ``cap · tanh(x / cap)``."""
+    capped: Array = np.float32(cap) * np.tanh(x / np.float32(cap))
+    return capped
 
 
 def rope_table(spec: RopeSpec, num_positions: int) -> tuple[Array, Array]:  # [num_positions, D / 2] each
-    """Return cosines and sines, times the attention factor.
+    """Return cosines and sines, those of rotated pairs times the attention factor.
 
     The angle is a float32 product (as in transformers), its cosine and sine are taken in float64 and rounded.
     """
     frequencies = np.array(spec.inverse_frequencies, np.float32)
     angles = np.arange(num_positions, dtype=np.float32)[:, None] * frequencies
-    factor = np.float32(spec.attention_factor)
+    factor = np.where(frequencies == 0, np.float32(1), np.float32(spec.attention_factor))
     cos, sin = np.cos(angles.astype(np.float64)), np.sin(angles.astype(np.float64))
     return cos.astype(np.float32) * factor, sin.astype(np.float32) * factor
 
@@ -104,13 +149,25 @@ def rope(
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
+class AttentionOptions(NamedTuple):
+    """The ways in which attention differs from layer to layer and model to model."""
+
+    window: int | None = None  # positions that a row sees, its own included
+    scale: float | None = None  # None: 1 / sqrt(D)
+    softcap: float | None = None
+
+
+PLAIN = AttentionOptions()
+
+
 def attention(
     q: Array,  # [T, H, D], rows of one sequence at positions start, start + 1, …
     k: Array,  # [start + T, G, D]
     v: Array,  # [start + T, G, D]
     start: int,
+    options: AttentionOptions = PLAIN,
 ) -> Array:  # [T, H, D]
-    """Attend causally: softmax(q·k / sqrt(D)) · v over positions up to the row's own.
+    """Attend causally: softmax(cap(q·k · scale)) · v over positions up to the row's own, at most ``window`` of them.
 
     Query head h reads key/value head ``h // (H / G)``. The maximum is exact, the sum of exponentials and the
     weighted sum of values are added within tiles of ``KV_TILE`` positions, then over the tiles in order.
@@ -120,8 +177,10 @@ def attention(
     k_tiles, v_tiles = (_kv_tiles(x, KV_TILE) for x in (k, v))  # [tiles, 1, G, KV_TILE, D]
     grouped = q.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
     scores = np.stack([np.matmul(grouped, tile.swapaxes(-1, -2)) for tile in k_tiles])  # [tiles, T, G, H/G, KV_TILE]
-    scores *= np.float32(1 / np.sqrt(np.float64(head_dim)))
-    is_hidden = _is_hidden(start, num_rows, len(k_tiles), KV_TILE)
+    scores *= np.float32(options.scale or 1 / np.sqrt(np.float64(head_dim)))
+    if options.softcap:
+        scores = softcap(scores, options.softcap)
+    is_hidden = _is_hidden(start, num_rows, len(k_tiles), KV_TILE, options.window)
     np.copyto(scores, np.float32(-np.inf), where=is_hidden[:, :, None, None, :])
     largest = scores.max(axis=(0, -1), keepdims=True)
     weights = np.exp(scores - largest)
@@ -139,6 +198,7 @@ def attention_bf16(
     k: Array,  # [start + T, G, D], bf16 values
     v: Array,  # [start + T, G, D], bf16 values
     start: int,
+    options: AttentionOptions = PLAIN,
 ) -> Array:  # [T, H, D]
     """Attend as ``attention`` does, multiplying only bf16 values, exactly; sums stay float32.
 
@@ -148,18 +208,21 @@ def attention_bf16(
     num_rows, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[1]
     k_spans, v_spans = (_kv_tiles(x, SPAN) for x in (k, v))
-    rounded = round_to_bf16(q * np.float32(np.log2(np.e) / np.sqrt(np.float64(head_dim))))
+    rounded = round_to_bf16(q * np.float32(np.log2(np.e) * (options.scale or 1 / np.sqrt(np.float64(head_dim)))))
     grouped = rounded.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
     largest = np.full((*grouped.shape[:-1], 1), -np.inf, np.float32)
     total, output = np.zeros_like(largest), np.zeros_like(grouped)
-    is_hidden = _is_hidden(start, num_rows, len(k_spans), SPAN)
+    is_hidden = _is_hidden(start, num_rows, len(k_spans), SPAN, options.window)
     for k_span, v_span, is_hidden_span in zip(k_spans, v_spans, is_hidden, strict=True):
         scores = np.matmul(grouped, k_span.swapaxes(-1, -2))
+        if options.softcap:
+            scores = softcap(scores, options.softcap * np.log2(np.e))
         np.copyto(scores, np.float32(-np.inf), where=is_hidden_span[:, None, None, :])
         span_largest = scores.max(axis=-1, keepdims=True)  # -inf where a row sees nothing of the span
         weights = round_to_bf16(np.exp2(scores - np.where(np.isneginf(span_largest), np.float32(0), span_largest)))
         new_largest = np.maximum(largest, span_largest)
-        keep, take = np.exp2(largest - new_largest), np.exp2(span_largest - new_largest)
+        shift = np.where(np.isneginf(new_largest), np.float32(0), new_largest)  # nothing seen so far
+        keep, take = np.exp2(largest - shift), np.exp2(span_largest - shift)
         total = total * keep + weights.sum(axis=-1, keepdims=True) * take
         output = output * keep + np.matmul(weights, _visible(v_span, is_hidden_span)) * take
         largest = new_largest
@@ -180,10 +243,14 @@ def _kv_tiles(
     return np.ascontiguousarray(tiles.swapaxes(2, 3))
 
 
-def _is_hidden(start: int, num_rows: int, num_tiles: int, size: int) -> NDArray[np.bool_]:  # [tiles, T, size]
-    """Return which positions of each tile lie behind each row's own."""
+def _is_hidden(
+    start: int, num_rows: int, num_tiles: int, size: int, window: int | None
+) -> NDArray[np.bool_]:  # [tiles, T, size]
+    """Return which positions of each tile lie behind each row's own, or before its window."""
     key_positions = np.arange(num_tiles * size).reshape(num_tiles, 1, size)
-    return key_positions > (start + np.arange(num_rows))[:, None]
+    own = (start + np.arange(num_rows))[:, None]
+    is_behind: NDArray[np.bool_] = key_positions > own
+    return is_behind if window is None else is_behind | (key_positions <= own - window)
 
 
 def _visible(
