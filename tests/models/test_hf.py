@@ -135,7 +135,8 @@ def test_an_unsupported_feature_is_refused_by_name_before_weights_are_looked_at(
     ("config", "reason"),
     [
         ({"hidden_size": None}, "hidden_size must be a positive whole number, not None"),
-        ({"num_hidden_layers": 10**12}, "1000000000000 layers cannot consist of only 11 tensors"),
+        ({"num_hidden_layers": 10**12}, "1000000000000 layers is not to be believed; 4096 are the most"),
+        ({"num_hidden_layers": 4000}, "4000 layers cannot consist of only 11 tensors"),
         ({"num_key_value_heads": 3}, "evenly"),
         ({"head_dim": 10**12}, "head size"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),
