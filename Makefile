@@ -8,6 +8,8 @@
 #   make coverage        branches of core that its tests reach
 #   make format          what ruff and clang-format can repair
 #   make native          rebuild the extension after a change in csrc/
+#   make chaos           a minute of clients that leave, abort and send nonsense
+#   make fuzz-files      100,000 mutated model files (ARGS="--count 2000")
 #   make hooks           let git run the quick checks before each commit (pre-commit)
 #
 # Variables: PYTHON=python3.12, MODEL=path-or-hub-id, ARGS="--port 9000", TESTS=tests/core
@@ -27,12 +29,12 @@ TOOLS_STAMP := $(VENV)/.stamp-tools
 BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
-.PHONY: help setup serve pull test check check-native format native clean fuzz-files chaos
+.PHONY: help setup serve pull test coverage check check-native check-packages format native hooks clean fuzz-files chaos
 .PHONY: check-lint check-types check-imports check-native-format check-sizes
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,13s/^# \{0,1\}//p' Makefile
+	@sed -n '3,15s/^# \{0,1\}//p' Makefile
 
 setup: $(DEV_STAMP)
 

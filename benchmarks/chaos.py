@@ -225,7 +225,7 @@ class Chaos:
 
 
 class Footprint:
-    """What a process holds."""
+    """Memory, files and tasks of a process."""
 
     def __init__(self, pid: int) -> None:
         status = Path(f"/proc/{pid}/status").read_text()

@@ -28,7 +28,7 @@ WORDS = ("harbour", "bread", "engine", "winter", "letter", "mountain", "quiet", 
 
 @dataclass(slots=True)
 class Observed:
-    """What all streams of a run saw; instants in seconds."""
+    """Gaps and times of all streams of a run, in seconds."""
 
     gaps: list[float] = field(default_factory=list)
     num_tokens: int = 0
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--long-streams", type=int, default=1)
     parser.add_argument("--long-words", type=int, default=2500)
-    parser.add_argument("--duration-s", type=float, default=15.0, help="after it nobody asks again")
+    parser.add_argument("--duration-s", type=float, default=15.0, help="no request is sent after it")
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
     add_option(parser)
     parser.add_argument("options", nargs="*", help="options of both servers, after --")

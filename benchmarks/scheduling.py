@@ -21,7 +21,7 @@ from typing import Any
 from saving import save
 
 SCHEMA = "hotseat.benchmarks.scheduling/1"
-UNKNOWN_LENGTH = ["--max-tokens", "2048"]  # what every request asks for: nobody knows how long an answer will be
+UNKNOWN_LENGTH = ["--max-tokens", "2048"]  # what every request asks for: the length of an answer is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Start a Hotseat server of our own, and end it."""
+"""A Hotseat server for one benchmark: started on a free port, ended with it."""
 
 from __future__ import annotations
 

@@ -8,10 +8,11 @@ from typing import Any
 from core.fake_runner import VOCABULARY_SIZE, expected_output
 from core.worlds import World
 from hotseat.core.batch import Batch
+from hotseat.core.policies import BUILT_IN
 from hotseat.core.request import FinishReason, Request, RequestStatus
 from hotseat.errors import PromptTooLongError, QueueFullError
 
-POLICIES = ("fcfs", "priority", "sjf", "fair", "deadline")
+POLICIES = tuple(BUILT_IN)
 EOS_TOKEN_IDS = frozenset(range(0, VOCABULARY_SIZE, 11))
 
 

@@ -32,7 +32,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What can be called; its options say what its words mean. ``log_level`` is that of a command that logs."""
+    """One command: its help, its options and its function. ``log_level`` is the default of a command that logs."""
 
     help: str
     known: Callable[[], dict[str, options.Option]]
@@ -134,6 +134,8 @@ def _bench_scheduler(invocation: Invocation) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
+    """The level of the log."""
+
     log_level: str | None = field(
         default=None,
         metadata={"help": "what is logged", "choices": ["debug", "info", "warning", "error"]},

@@ -18,7 +18,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """Which request of which server."""
+    """The request to explain, and its server."""
 
     request_id: str | None = field(
         default=None,

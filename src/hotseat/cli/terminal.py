@@ -1,4 +1,4 @@
-"""Talk to a model in a terminal: read a line, stream the answer, remember both."""
+"""A chat in the terminal: read a line, stream the answer, keep both for the next one."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ COMMAND = re.compile(r"/[a-zA-Z?]*(\s|$)")  # a path, /etc/hosts, is none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
+    """Options of ``generate`` and ``chat`` that become ``SamplingParams``."""
+
     max_tokens: int | None = field(default=512, metadata={"help": "tokens to generate at most; none: what fits"})
     temperature: float | None = field(default=None, metadata={"help": "0 is greedy (default: the model's, else 0.6)"})
     top_p: float | None = field(
@@ -39,13 +41,15 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What a conversation begins with."""
+    """The system message that a conversation begins with."""
 
     system: str | None = field(default=None, metadata={"help": "system message"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions(ChatOptions):
+    """The text to complete."""
+
     prompt: str | None = field(default=None, metadata={"help": "the text"})
     chat: bool = field(default=False, metadata={"help": "ask it as a question, through the model's chat template"})
 
@@ -61,7 +65,7 @@ def sampling_params(llm: LLM, chosen: SamplingOptions) -> SamplingParams:
 
 
 class Conversation:
-    """What was said so far, and what comes next."""
+    """The messages of a chat so far, and the answer to the next one."""
 
     def __init__(self, llm: LLM, params: SamplingParams, system: str | None = None) -> None:
         self._llm = llm
@@ -109,7 +113,7 @@ def chat(conversation: Conversation, read_line: Callable[[str], str] = input) ->
     """Converse until the input ends.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, when nobody is at the keyboard who could go on.
+        KeyboardInterrupt: Ctrl-C, when the input is no keyboard.
     """
     has_keyboard = sys.stdin.isatty()
     prompt = "> " if has_keyboard and sys.stdout.isatty() else ""

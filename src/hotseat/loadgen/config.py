@@ -1,4 +1,4 @@
-"""What to send to the server under test."""
+"""Options of ``hotseat bench serve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of a request, and the formulas of the report.
+"""Measurements of each request, and the formulas of the report.
 
 For a request that is sent at ``t0`` and whose text arrives in chunks at ``t1 … tk``, with ``n`` output tokens by the
 server's count (these are vLLM's definitions):

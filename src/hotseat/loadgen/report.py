@@ -1,4 +1,4 @@
-"""A table for people and a JSON file for everything else."""
+"""The report of a run: a table to read, a JSON file to compute with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send the load, collect the results."""
+"""Send the requests of a run, at their times and within the concurrency; collect the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports of measurements say of the machine."""
+"""The machine and the software on it, for reports of measurements."""
 
 from __future__ import annotations
 

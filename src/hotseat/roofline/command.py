@@ -1,4 +1,4 @@
-"""What ``hotseat bench kernels`` and ``hotseat bench step`` do, apart from measuring."""
+"""The commands ``hotseat bench kernels`` and ``bench step``: load the model, print tables, write JSON."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ REAL_ISAS = tuple(name for name in ISAS if name != "auto")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """What both commands need to know.
+    """Options of both commands.
 
     Raises:
         ConfigError: a value is wrong; the message names the option.
@@ -53,7 +53,7 @@ class ProfileOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelBenchOptions(ProfileOptions):
-    """Which kernels are measured, and how often."""
+    """Options of ``hotseat bench kernels``."""
 
     rows: str = field(default="1,2,4,8,16,32,64,256", metadata={"help": "numbers of rows that are multiplied"})
     contexts: str = field(default="128,1024,8192", metadata={"help": "positions that attention looks at"})
@@ -96,7 +96,7 @@ class KernelBenchOptions(ProfileOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBenchOptions(ProfileOptions):
-    """Which steps are measured, and how often."""
+    """Options of ``hotseat bench step``."""
 
     batch: str = field(default="1,8,32", metadata={"help": "numbers of requests that decode side by side"})
     context: int = field(default=160, metadata={"help": "mean length of their sequences"})

@@ -56,7 +56,7 @@ class KernelTimes:
 
 @dataclass(slots=True, kw_only=True)
 class _Bench:
-    """What all measurements of a run share."""
+    """State that all measurements of a run share."""
 
     options: KernelBenchOptions
     model: LoadedModel

@@ -1,4 +1,4 @@
-"""What this machine can do at most, and how long a piece of work takes at least.
+"""Limits of this machine, and the least time that they allow for a piece of work.
 
 A piece of work needs bytes that lie in memory and operations of one kind; a multiplication and an addition are two
 operations. Both can go on at the same time, so the larger of the two times is the limit (a roofline).

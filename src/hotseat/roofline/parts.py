@@ -1,4 +1,4 @@
-"""Where the time of steps goes, and how long they would take at the machine's limits."""
+"""The time of steps by parts, beside the time at the machine's limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Path", "Sample", "StepPoint", "StepSize", "step_size"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSize:
-    """What one step has to do."""
+    """The work of one step."""
 
     num_rows: int
     num_samples: int
@@ -73,7 +73,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Where the seconds of one decode step, or of all steps of a prefill, went."""
+    """Seconds by part of one decode step, or of all steps of a prefill."""
 
     total_s: float
     scheduling_s: float  # schedule and update
@@ -84,7 +84,7 @@ class Sample:
 
     @property
     def loop_s(self) -> float:
-        """What the step loop does besides."""
+        """The rest: scheduler, records, results."""
         return self.total_s - self.scheduling_s - self.runner_s - sum(self.native_s.values())
 
 

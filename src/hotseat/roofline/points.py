@@ -1,4 +1,4 @@
-"""What is measured: pieces of work, each many times, in turns."""
+"""Pieces of work, each measured many times, in turns with the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's layers multiply and read."""
+"""Shapes of a model's multiplications, and the bytes that its attention reads."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Arrival:
 
     ``content_ids`` name what stands in the first blocks of the sequence, ``content_block`` tokens each: requests with
     equal ids up to some block have equal tokens up to there. They may reach beyond the prompt and then name the output,
-    unless ``content_is_prompt``. Whatever they do not cover, nobody else has.
+    unless ``content_is_prompt``. What they do not cover is the request's own.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Script:
     """The tokens of one sequence, made of its content ids.
 
         content block   [2·id + 2, 0, 0, …]       the same id gives the same tokens
-        the rest        [2·serial + 1, 0, 0, …]   nobody else has this first token
+        the rest        [2·serial + 1, 0, 0, …]   no other request has this first token
 
     A block cache compares whole prefixes, so one telling token in each block is as good as sixteen.
     """

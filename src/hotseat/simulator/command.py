@@ -1,4 +1,4 @@
-"""What ``hotseat simulate`` does."""
+"""The command ``hotseat simulate``: read requests or records, run, print tables, write JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PolicyMaker = Callable[[SchedulerConfig], Policy | None]
 def scheduler_config(options: SimulateOptions, values: Mapping[str, Any]) -> SchedulerConfig:
     """Return the scheduler's configuration: ``values`` are its options that were chosen, by name.
 
-    As in the engine, a token budget that nobody chose grows with the seats.
+    As in the engine, without a choice the token budget grows with the seats.
 
     Raises:
         ConfigError: a value is out of range.

@@ -19,7 +19,7 @@ DEFAULT_STEP_COST = "0.004,0.0004,5e-7"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """What is simulated and what is told of it.
+    """Options of ``hotseat simulate``.
 
     Raises:
         ConfigError: a value is wrong; the message names the option.
@@ -102,7 +102,7 @@ class SimulateOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerBenchOptions:
-    """How many requests run and wait while the scheduler is timed.
+    """Options of ``hotseat bench scheduler``: requests that run and wait while it is timed.
 
     Raises:
         ConfigError: a value is wrong; the message names the option.

@@ -1,4 +1,4 @@
-"""What a run was like for each request and each step, kept as it happens."""
+"""Outcomes of requests and sums over steps, collected during a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Observer", "Outcome", "Refusal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a request that was accepted ended."""
+    """The times and the end of an accepted request."""
 
     id: str
     tenant: str

@@ -31,7 +31,7 @@ class RecordError(HotseatError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came of it."""
+    """The result of a replay."""
 
     num_steps: int
     num_equal: int  # steps with the same batch
@@ -78,7 +78,7 @@ def _checked(where: str, text: str, expected: int) -> dict[str, Any]:
 
 
 class _Pace:
-    """What the next step takes, and the record of the last one."""
+    """The duration of the next step, and the record of the last one."""
 
     def __init__(self) -> None:
         self.duration_s = 0.0

@@ -102,7 +102,7 @@ class Simulation:
         events += [self._aborts[0][0]] if self._aborts else []
         next_at = min((at for at in events if at is not None), default=None)
         if next_at is None:
-            self.scheduler.flush()  # nobody else comes: an incomplete batch starts
+            self.scheduler.flush()  # no request is left to come: an incomplete batch starts
             self.step()
             assert self.loop.has_progressed, "requests wait, nothing runs and nothing will change that"
         else:

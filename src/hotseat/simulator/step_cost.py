@@ -1,4 +1,4 @@
-"""How long a step takes."""
+"""The duration of a simulated step: base + decodes + prefill tokens + attention."""
 
 from __future__ import annotations
 

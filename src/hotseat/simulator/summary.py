@@ -156,9 +156,9 @@ def summarize(observer: Observer, slo: Slo | None, num_seats: int) -> Summary:
     assert len(outcomes) == observer.num_accepted, "an accepted request has not ended"
     begin = min((outcome.arrived_at for outcome in outcomes), default=0.0)
     duration_s = max((outcome.finished_at for outcome in outcomes), default=0.0) - begin
-    everybody: list[Outcome | Refusal] = [*outcomes, *refusals]
-    tenants = sorted({entry.tenant for entry in everybody})
-    priorities = sorted({entry.priority for entry in everybody})
+    rows: list[Outcome | Refusal] = [*outcomes, *refusals]
+    tenants = sorted({entry.tenant for entry in rows})
+    priorities = sorted({entry.priority for entry in rows})
     kinds = [refusal.kind for refusal in refusals]
     shown = [{"id": refusal.id, "error": refusal.message} for refusal in refusals[:MAX_REFUSALS_SHOWN]]
 

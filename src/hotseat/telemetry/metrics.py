@@ -28,7 +28,7 @@ _COMPLETED = (FinishReason.STOP, FinishReason.LENGTH)
 
 @dataclass(slots=True)
 class _Live:
-    """What is known of a request that has not ended."""
+    """Instants and counts of a request that has not ended."""
 
     request: Request
     is_running: bool = False

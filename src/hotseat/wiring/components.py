@@ -57,7 +57,7 @@ class EngineComponents:
 
     @property
     def sampling_defaults(self) -> dict[str, float]:
-        """What sampling fields are when a request leaves them out, by ``SamplingParams``' names."""
+        """Defaults of sampling fields that a request leaves out, by ``SamplingParams``' names."""
         if self.args.model.generation_config == "vllm":
             return {}
         own = self.model.generation_config
@@ -65,7 +65,7 @@ class EngineComponents:
 
     @property
     def limits(self) -> ModelLimits:
-        """What the model decides about its requests."""
+        """The limits that the model sets to its requests."""
         return ModelLimits(
             max_model_len=self.scheduler_config.max_model_len,
             vocab_size=self.model.spec.vocab_size,

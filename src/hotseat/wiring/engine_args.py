@@ -23,7 +23,7 @@ _BYTES_PER_WEIGHT = {"int8": 1.07, "bf16": 2.0, "fp32": 4.0, "gguf": 1.25}  # wi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Which model, from where, and how it is spoken to."""
+    """The model, its source, its chat template and its runner."""
 
     model: str | None = field(
         default=None, metadata={"help": "GGUF file, Hugging Face directory or hub id (default: SmolLM2-135M-Instruct)"}
@@ -59,7 +59,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityOptions:
-    """How long sequences may be and how large the KV cache is."""
+    """The longest sequence and the size of the KV cache."""
 
     max_model_len: int | str | None = field(
         default=None,
@@ -150,7 +150,7 @@ class EngineArgs:
         )
 
     def _max_num_batched_tokens(self) -> int:
-        """Return the token budget; one that nobody chose grows with the seats, each of which needs a token."""
+        """Return the token budget; without a choice it grows with the seats, each of which needs a token."""
         seats = self.values.get("max_num_seqs", ENGINE_OPTIONS["max_num_seqs"].default)
         default = max(ENGINE_OPTIONS["max_num_batched_tokens"].default, seats)
         budget: int = self.values.get("max_num_batched_tokens", default)

@@ -12,7 +12,7 @@ __all__ = ["Capacity", "parse_bytes", "parse_length", "plan_capacity"]
 
 logger = logging.getLogger(__name__)
 
-# The share of free memory that the KV cache takes when nobody says how much: the machine has other things to do.
+# The share of free memory that the KV cache takes without an option: the machine has other things to do.
 DEFAULT_MEMORY_SHARE = 0.25
 
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
@@ -93,7 +93,7 @@ def plan_capacity(
 
 
 def _fitting_length(length: int, asked_len: int | None, cache_len: int, source: str) -> int:
-    """Return ``length``, or what fits into the cache when nobody asked for more."""
+    """Return ``length``, or what fits into the cache without an option."""
     if length <= cache_len:
         return length
     if asked_len is None:

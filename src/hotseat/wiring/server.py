@@ -29,7 +29,7 @@ METRICS_NAMES = ("vllm", "native", "both")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverOptions:
-    """What is told of the engine's work, and to whom."""
+    """Metrics, logs and records of the engine's work."""
 
     metrics_names: str = field(
         default="vllm",
