@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import example, given, settings
@@ -141,3 +142,14 @@ def test_long_self_similar_stop_costs_no_more_than_its_text() -> None:
     for _ in range(110):
         assert stream.feed("a" * 1000)[1] is None
     assert len(stream.flush()) == 100_000
+
+
+def test_stop_of_any_length_needs_no_preparation() -> None:
+    stop = "a" * 3_000_000 + "b"
+    tracemalloc.start()
+    try:
+        stream = StopStrings([stop])
+        assert stream.feed("text") == ("text", None)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Find stop strings in a stream of text, and hold back only what may still become one."""
+"""Stop strings in a stream of text, with nothing held back but what may still become one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StopStrings:
     the stream is split into deltas changes nothing.
 
     Held back is exactly the longest end of the text that is a true beginning of a stop string; with ``include``, where
-    that text is sent in any case, nothing. The cost of a character does not depend on the length of the stops.
+    that text is sent in any case, nothing.
     """
 
     __slots__ = ("_held", "_include", "_matched", "_matchers")
@@ -66,44 +66,29 @@ class StopStrings:
 
 
 class _Matcher:
-    """One stop string and how much of it the end of the text matches (Knuth, Morris and Pratt)."""
+    """One stop string, and how much of it the end of the text matches.
 
-    __slots__ = ("_borders", "matched", "stop")
+    Nothing is prepared, so a long stop costs no more than a short one until the text begins to match it.
+    """
+
+    __slots__ = ("matched", "stop")
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
         self.matched = 0
-        self._borders = _borders(stop)
 
-    def feed(self, text: str) -> int | None:
-        """Take more text; return where in ``text`` the first occurrence of the stop ends, if one ends there."""
-        stop, matched, borders = self.stop, self.matched, self._borders
-        at = 0
-        while at < len(text):
-            if matched == 0:
-                at = text.find(stop[0], at)
-                if at < 0:
-                    break
-            character = text[at]
-            while matched and stop[matched] != character:
-                matched = borders[matched - 1]
-            at += 1
-            if stop[matched] == character:
-                matched += 1
-                if matched == len(stop):
-                    return at
-        self.matched = matched
+    def feed(self, delta: str) -> int | None:
+        """Take more text; return where in ``delta`` the first occurrence of the stop ends, if one ends there."""
+        stop = self.stop
+        if not self.matched and stop[0] not in delta:
+            return None
+        # The longest beginning of the stop that the text ended with: no occurrence can begin before it.
+        text = stop[: self.matched] + delta
+        start = text.find(stop)
+        if start >= 0:
+            return start + len(stop) - self.matched
+        start = max(0, len(text) - len(stop) + 1)
+        while (start := text.find(stop[0], start)) >= 0 and not stop.startswith(text[start:]):
+            start += 1
+        self.matched = 0 if start < 0 else len(text) - start
         return None
-
-
-def _borders(text: str) -> list[int]:
-    """Return, for every prefix of ``text``, the length of its longest true prefix that is also its suffix."""
-    borders = [0] * len(text)
-    length = 0
-    for at in range(1, len(text)):
-        while length and text[at] != text[length]:
-            length = borders[length - 1]
-        if text[at] == text[length]:
-            length += 1
-        borders[at] = length
-    return borders
