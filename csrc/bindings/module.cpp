@@ -77,6 +77,9 @@ SeatArrays seats_in(const nb::dict& a) {
         .min_tokens = array_in<int32_t>(a, "min_tokens"),
         .num_logprobs = array_in<int32_t>(a, "num_logprobs"),
         .has_penalties = array_in<uint8_t>(a, "has_penalties"),
+        .token_masks = array_in<uint32_t>(a, "token_masks"),
+        .mask_words = row_stride(a, "token_masks"),
+        .has_mask = array_in<uint8_t>(a, "has_mask"),
     };
 }
 

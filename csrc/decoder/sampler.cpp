@@ -44,24 +44,57 @@ void penalize(const SeatArrays& s, int seat, float* x, std::vector<int32_t>& cou
     }
 }
 
+// Mask the tokens whose bit is not set in the seat's row.
+void apply_mask(const SeatArrays& s, int seat, float* x, int vocab_size) {
+    const uint32_t* words = s.token_masks + static_cast<size_t>(seat) * s.mask_words;
+    for (int begin = 0; begin < vocab_size; begin += 32) {
+        const uint32_t word = words[begin / 32];
+        const int end = std::min(begin + 32, vocab_size);
+        if (word == 0) {
+            std::fill(x + begin, x + end, kMinusInfinity);
+        } else if (word != ~0u) {
+            for (int i = begin; i < end; ++i)
+                if (!(word >> (i - begin) & 1u)) x[i] = kMinusInfinity;
+        }
+    }
+}
+
+// Mask the banned ids. Under a grammar they stay where they are all that is left:
+// it is complete, and nothing but an end may follow.
+void ban(const KernelTable& kernels, const SamplerInputs& in, int seat, float* x, int vocab_size,
+         std::vector<float>& saved) {
+    saved.clear();
+    for_each_entry(in.banned_ids, seat, [&](int i) {
+        saved.push_back(x[in.banned_ids.ids[i]]);
+        x[in.banned_ids.ids[i]] = kMinusInfinity;
+    });
+    if (!in.seats.has_mask[seat] || kernels.maximum(x, vocab_size) != kMinusInfinity) return;
+    const int first = in.banned_ids.offsets[seat];
+    // Backwards: of an id that is listed twice, the first entry has its value.
+    for (int i = in.banned_ids.offsets[seat + 1] - 1; i >= first; --i) x[in.banned_ids.ids[i]] = saved[i - first];
+}
+
 // Copy and change the logits where the seat wants it; returns the row to sample
 // from.
-const float* adjust(const SamplerInputs& in, int seat, const float* logits, int vocab_size, SamplerScratch& scratch) {
-    const bool is_masked = in.allowed_ids.offsets[seat] != in.allowed_ids.offsets[seat + 1];
+const float* adjust(const KernelTable& kernels, const SamplerInputs& in, int seat, const float* logits, int vocab_size,
+                    SamplerScratch& scratch) {
+    const bool is_limited = in.allowed_ids.offsets[seat] != in.allowed_ids.offsets[seat + 1];
     const bool is_biased = in.logit_bias.offsets[seat] != in.logit_bias.offsets[seat + 1];
     const int num_sampled = in.seats.num_tokens[seat] - in.seats.num_prompt_tokens[seat];
     const bool is_banned =
         in.banned_ids.offsets[seat] != in.banned_ids.offsets[seat + 1] && num_sampled < in.seats.min_tokens[seat];
-    if (!is_masked && !is_biased && !is_banned && !in.seats.has_penalties[seat]) return logits;
+    const bool has_mask = in.seats.has_mask[seat];
+    if (!is_limited && !has_mask && !is_biased && !is_banned && !in.seats.has_penalties[seat]) return logits;
     float* x = scratch.adjusted.data();
-    if (is_masked) {
+    if (is_limited) {
         std::fill_n(x, vocab_size, kMinusInfinity);
         for_each_entry(in.allowed_ids, seat, [&](int i) { x[in.allowed_ids.ids[i]] = logits[in.allowed_ids.ids[i]]; });
     } else {
         std::copy_n(logits, vocab_size, x);
     }
+    if (has_mask) apply_mask(in.seats, seat, x, vocab_size);
     for_each_entry(in.logit_bias, seat, [&](int i) { x[in.logit_bias.ids[i]] += in.logit_bias.values[i]; });
-    if (is_banned) for_each_entry(in.banned_ids, seat, [&](int i) { x[in.banned_ids.ids[i]] = kMinusInfinity; });
+    if (is_banned) ban(kernels, in, seat, x, vocab_size, scratch.saved);
     if (in.seats.has_penalties[seat]) penalize(in.seats, seat, x, scratch.counts);
     return x;
 }
@@ -151,7 +184,7 @@ SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int sea
                     SamplerScratch& scratch, int32_t* token_id) {
     *token_id = 0;
     if (!kernels.all_finite(logits, vocab_size)) return SampleStatus::not_finite;
-    const float* x = adjust(in, seat, logits, vocab_size, scratch);
+    const float* x = adjust(kernels, in, seat, logits, vocab_size, scratch);
     float peak = kernels.maximum(x, vocab_size);
     if (peak == kMinusInfinity) return SampleStatus::no_candidate;
     const float temperature = in.seats.temperature[seat];

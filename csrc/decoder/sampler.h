@@ -26,6 +26,7 @@ struct SamplerScratch {
     std::vector<int64_t> block_sums;
     std::vector<int32_t> counts;  // occurrences of each token in the output; zero between rows
     std::vector<int32_t> ids;
+    std::vector<float> saved;  // logits of the banned ids
     Head head;  // of `ids`
 };
 

@@ -25,6 +25,9 @@ struct SeatArrays {
     const int32_t* min_tokens;
     const int32_t* num_logprobs;  // -1: none
     const uint8_t* has_penalties;
+    const uint32_t* token_masks;  // [seats][mask_words]; token t is bit t % 32 of word t / 32
+    size_t mask_words;
+    const uint8_t* has_mask;  // 0: the seat may sample any token
 };
 
 // Lists by seat: entries [offsets[s], offsets[s + 1]).

@@ -130,6 +130,9 @@ private:
             .min_tokens = none.data(),
             .num_logprobs = num_logprobs.data(),
             .has_penalties = no.data(),
+            .token_masks = nullptr,
+            .mask_words = 0,
+            .has_mask = no.data(),
         };
         const RaggedArrays empty{none.data(), none.data(), zeros.data()};
         decoder.bind(

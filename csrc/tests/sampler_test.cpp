@@ -40,7 +40,10 @@ struct Seat {
                           .repetition_penalty = &repetition,
                           .min_tokens = &min_tokens,
                           .num_logprobs = &num_logprobs,
-                          .has_penalties = &has_penalties},
+                          .has_penalties = &has_penalties,
+                          .token_masks = mask.data(),
+                          .mask_words = mask.size(),
+                          .has_mask = &has_mask},
                 .logit_bias = {bias_offsets, bias_ids.data(), bias_values.data()},
                 .allowed_ids = {allowed_offsets, allowed_ids.data(), nullptr},
                 .banned_ids = {banned_offsets, banned_ids.data(), nullptr}};
@@ -71,7 +74,8 @@ struct Seat {
     int32_t num_tokens = 1, num_prompt_tokens = 1, top_k = 0, min_tokens = 0, num_logprobs = -1;
     float temperature = 1.0f, top_p = 1.0f, min_p = 0.0f, presence = 0.0f, frequency = 0.0f, repetition = 1.0f;
     uint64_t seed = 0;
-    uint8_t has_penalties = 0;
+    uint8_t has_penalties = 0, has_mask = 0;
+    std::vector<uint32_t> mask;
     int32_t bias_offsets[2] = {}, allowed_offsets[2] = {}, banned_offsets[2] = {};
     std::vector<int32_t> bias_ids, allowed_ids, banned_ids;
     std::vector<float> bias_values;
@@ -150,6 +154,30 @@ TEST(banned_until_min_tokens_and_no_candidate) {
     CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
     seat.temperature = 1.0f;
     CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
+}
+
+TEST(a_mask_leaves_the_tokens_of_its_bits) {
+    Seat seat(std::vector<float>(70, 1.0f));
+    seat.has_mask = 1;
+    seat.mask = {0u, 1u << 31 | 1u << 3, ~0u};
+    CHECK(seat.drawn() == (Ids{35, 63, 64, 65, 66, 67, 68, 69}));
+    seat.mask = {0u, 0u, ~0u << 6};  // nothing but bits beyond the vocabulary
+    CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
+    seat.mask = {~0u, 0u, 0u};
+    seat.allowed_ids = {31, 32};
+    CHECK(seat.drawn() == (Ids{31}));
+}
+
+TEST(banned_ids_that_a_mask_leaves_alone_may_be_sampled) {
+    Seat seat({5.0f, 4.0f, 3.0f});
+    seat.temperature = 0.0f;
+    seat.banned_ids = {1, 1};
+    seat.min_tokens = 5;
+    seat.has_mask = 1;
+    seat.mask = {6u};
+    CHECK(seat.draw() == 2);
+    seat.mask = {2u};
+    CHECK(seat.draw() == 1);
 }
 
 TEST(not_finite_is_a_status_and_leaves_the_scratch_usable) {

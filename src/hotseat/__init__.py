@@ -8,10 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hotseat.core.request import SamplingParams
+    from hotseat.core.request import SamplingParams, StructuredOutputsParams
     from hotseat.llm import LLM, CompletionOutput, Logprob, RequestOutput
 
-__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 __version__ = "0.1.0"
 
@@ -21,6 +29,7 @@ _HOME = {
     "Logprob": "hotseat.llm",
     "RequestOutput": "hotseat.llm",
     "SamplingParams": "hotseat.core.request",
+    "StructuredOutputsParams": "hotseat.core.request",
 }
 
 

@@ -7,6 +7,7 @@
     │   ├── ModelNotFoundError   no such file, directory or hub id
     │   └── UnsupportedModelError  architecture or tensor type that Hotseat does not run
     ├── ConfigError              an option of the engine or server is wrong
+    ├── GrammarError             a grammar cannot go on; its request ends (HTTP 500)
     ├── QueueFullError           the waiting queue is at its limit (HTTP 503)
     └── EngineStoppedError       the engine is shut down or died (HTTP 503)
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "EngineStoppedError",
+    "GrammarError",
     "HotseatError",
     "InvalidRequestError",
     "ModelError",
@@ -61,6 +63,10 @@ class UnsupportedModelError(ModelError):
 
 class ConfigError(HotseatError):
     """An option of the engine or server is wrong; the message names the option and its value."""
+
+
+class GrammarError(HotseatError):
+    """The grammar of one answer cannot go on: it ran out of its fuel, or was given a token that it forbids."""
 
 
 class QueueFullError(HotseatError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotseat.core.batch import Batch, StepOutput, TokenLogprobs
+from hotseat.core.batch import Batch, StepOutput, TokenLogprobs, TokenMask
 from hotseat.core.request import SamplingParams
 from hotseat.models.spec import DecoderSpec
 from hotseat.models.weights import WeightTensor
@@ -49,9 +49,12 @@ class CheckedRunner:
         self.num_draws = 0
         self.num_near_misses = 0
         self.chosen: list[int] = []
+        self.mask_share = 0.0  # of the rows that sample
+        self._rng = np.random.default_rng(3)
 
     def execute(self, batch: Batch) -> StepOutput:
         """Compute with the native runner and check everything that it sampled."""
+        self._add_masks(batch)
         flat = self.table.prepare(batch)
         output = self.native.execute(batch)
         sampled = {token.request_id: token for token in output.sampled}
@@ -69,6 +72,13 @@ class CheckedRunner:
             tokens.append(token)
         self.table.commit(np.array(tokens, np.int32))
         return output
+
+    def _add_masks(self, batch: Batch) -> None:
+        """Give some rows a mask that leaves few tokens, many, or nearly all."""
+        for chunk in batch.chunks:
+            if chunk.samples and self._rng.random() < self.mask_share:
+                bits = self._rng.random((VOCAB + 31) // 32 * 32) < self._rng.choice([0.002, 0.3, 0.999])
+                batch.token_masks.append(TokenMask(chunk.seat, np.packbits(bits, bitorder="little").tobytes()))
 
     def _check_token(self, token: int, expected: int, row: RowSampling) -> None:
         self.num_draws += 1
@@ -142,7 +152,8 @@ def run_round(checked: CheckedRunner, rng: np.random.Generator, params: Sequence
 @pytest.mark.parametrize("isa", ISAS)
 def test_native_sampler_chooses_what_the_definition_chooses(isa: str) -> None:
     rng, checked = np.random.default_rng(1), CheckedRunner(isa)
-    for _ in range(8):
+    for number in range(12):
+        checked.mask_share = 0.4 * (number % 3)
         run_round(checked, rng, [random_params(rng) for _ in range(NUM_SEATS)], steps=7)
     assert checked.num_draws > 800
     assert checked.num_near_misses <= 1

@@ -71,6 +71,7 @@ class FakeRunner:
         self.entered = threading.Event()
         self.released: queue.SimpleQueue[str] = queue.SimpleQueue()  # ids that left their seats
         self._seats: dict[int, _Seat] = {}
+        self._masks: dict[int, int] = {}
         self._is_held = False
         self._permits = threading.Semaphore(0)
 
@@ -104,6 +105,7 @@ class FakeRunner:
         if self.fails:
             raise RuntimeError("the runner was told to fail")
         output = StepOutput(sampled=[])
+        self._masks = {seat: int.from_bytes(words, "little") for seat, words in batch.token_masks}
         for chunk in batch.chunks:
             self._compute(chunk, output)
         return output
@@ -117,10 +119,18 @@ class FakeRunner:
                 _logprobs(token_id, params.prompt_logprobs) for token_id in seat.token_ids[chunk.start + 1 : last + 1]
             ]
         if chunk.samples:
-            token_id = self._next_token(seat)
+            token_id = self._masked(chunk.seat, self._next_token(seat))
             seat.token_ids.append(token_id)
             logprobs = None if params.logprobs is None else _logprobs(token_id, params.logprobs)
             output.sampled.append(SampledToken(chunk.request_id, token_id, logprobs))
+
+    def _masked(self, seat: int, token_id: int) -> int:
+        """Return ``token_id``, or the next one that the mask of ``seat`` allows."""
+        mask = self._masks.get(seat)
+        if mask is None:
+            return token_id
+        allowed = [other for other in range(VOCAB_SIZE) if mask >> other & 1]
+        return next((other for other in allowed if other >= token_id), allowed[0])
 
     def _next_token(self, seat: _Seat) -> int:
         data = self.reply.encode()

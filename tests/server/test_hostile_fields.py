@@ -13,11 +13,8 @@ from server.fakes import FakeServer, chat, completion
 OF_OTHERS: dict[str, Any] = {
     "lora_path": "/adapters/a",
     "lora_request": {"lora_name": "a"},
-    "grammar": 'root ::= "a"',
-    "json_schema": {"type": "object"},
-    "regex": "[ab]+",
-    "ebnf": 'root ::= "a"',
     "format": "json",
+    "structural_tag": {"triggers": ["<"]},
     "repeat_penalty": 1.2,
     "typical_p": 0.5,
     "mirostat": 2,

@@ -14,7 +14,7 @@ the next chunk of that seat starts with it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hotseat.core.request import FinishReason, RequestId, SamplingParams
 
@@ -30,6 +30,7 @@ __all__ = [
     "SampledToken",
     "StepOutput",
     "TokenLogprobs",
+    "TokenMask",
 ]
 
 
@@ -71,6 +72,13 @@ class BlockAppend(NamedTuple):
     block_ids: list[int]
 
 
+class TokenMask(NamedTuple):
+    """The tokens that the request in a seat may sample in this step, by its grammar."""
+
+    seat: int
+    words: Any  # buffer of uint32[ceil(vocab_size / 32)]; token t is bit t % 32 of word t // 32; read by execute only
+
+
 class Preemption(NamedTuple):
     request_id: RequestId
     cause: str  # e.g. "blocks: r7 needed 1, 0 free"
@@ -93,6 +101,7 @@ class Batch:
     new_requests: list[NewRequest] = field(default_factory=list)
     block_appends: list[BlockAppend] = field(default_factory=list)
     released_ids: list[RequestId] = field(default_factory=list)  # ended or preempted since the last batch
+    token_masks: list[TokenMask] = field(default_factory=list)  # one for each constrained request that samples
     num_tokens: int = 0  # sum of end - start
     num_decodes: int = 0  # the first num_decodes chunks are decodes
     prefill_totals: list[int] = field(default_factory=list)  # parallel to chunks[num_decodes:]: tokens known

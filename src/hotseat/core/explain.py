@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotseat.core.events import SchedulerStats
 from hotseat.core.request import BlockReason, FinishReason, Request, RequestId, RequestStatus, Wait
 
-__all__ = ["Explanation", "FinishedRequest", "WaitTimes", "explain_finished", "explain_running", "explain_waiting"]
+__all__ = [
+    "Explanation",
+    "FinishedRequest",
+    "WaitTimes",
+    "explain_compiling",
+    "explain_finished",
+    "explain_running",
+    "explain_waiting",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +128,29 @@ def explain_waiting(
     else:
         reason = f"policy: {num_ahead} ahead; {queue}" if num_ahead else f"first in the queue; {queue}"
     return _explanation(request, reason, num_ahead, needs_blocks, blocks_free, num_free_seats, times.spent(wait, now))
+
+
+def explain_compiling(request_id: RequestId, waited_s: float, stats: SchedulerStats) -> Explanation:
+    """Explain a request whose grammar is being compiled; it is not in the queue yet."""
+    return Explanation(
+        request_id=request_id,
+        status=RequestStatus.WAITING,
+        reason=f"{BlockReason.GRAMMAR.value}: it is being compiled",
+        seat=None,
+        num_prompt_tokens=0,
+        num_output_tokens=0,
+        num_computed_tokens=0,
+        num_cached_tokens=0,
+        num_ahead=None,
+        needs_blocks=None,
+        blocks_free=stats.blocks_free,
+        num_free_seats=stats.num_seats - stats.num_running,
+        waited_s={BlockReason.GRAMMAR.value: waited_s},
+        times_passed=0,
+        passed_by=(),
+        num_preemptions=0,
+        preempted_by=(),
+    )
 
 
 def explain_running(request: Request, *, blocks_free: int, num_free_seats: int) -> Explanation:

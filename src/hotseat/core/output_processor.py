@@ -121,9 +121,11 @@ class OutputProcessor:
         """End ``request`` if its newest token says so: EOS, then a stop id, then the length limits."""
         token_id = request.output_token_ids[-1]
         reason = None
-        if token_id in request.ends_on and len(request.output_token_ids) >= request.params.min_tokens:
+        # An end that comes before min_tokens is one that the grammar left no choice about.
+        may_end = len(request.output_token_ids) >= request.params.min_tokens or request.constraint is not None
+        if token_id in request.ends_on and may_end:
             reason = FinishReason.STOP
-            is_eos = token_id in request.eos_token_ids and not request.params.ignore_eos
+            is_eos = token_id in request.eos_token_ids and not (request.params.ignore_eos and not request.constraint)
             update.stop_token_id = None if is_eos else token_id
         elif request.num_tokens >= request.end_at:
             reason = FinishReason.LENGTH

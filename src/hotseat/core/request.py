@@ -7,10 +7,18 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NewType
 
-from hotseat.core.sampling_params import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_N, MAX_STOP_STRINGS, SamplingParams
+from hotseat.core.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_STRINGS,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 
 if TYPE_CHECKING:
     from hotseat.core.block_pool import Block, PrefixNode
+    from hotseat.core.structured_outputs import TokenConstraint
 
 __all__ = [
     "MAX_LOGIT_BIAS",
@@ -23,6 +31,7 @@ __all__ = [
     "RequestId",
     "RequestStatus",
     "SamplingParams",
+    "StructuredOutputsParams",
     "Wait",
 ]
 
@@ -65,6 +74,7 @@ class BlockReason(enum.Enum):
     BUDGET = "budget"
     PREEMPTION = "preemption"
     BATCHING = "batching"
+    GRAMMAR = "grammar"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,6 +120,7 @@ class Request:
     priority: int = 0  # smaller is more urgent
     tenant: str = ""
     deadline_at: float | None = None  # instant by which the first token is wanted
+    constraint: TokenConstraint | None = None  # its grammar; goes on with each token that is sampled
     cache_salt: str = ""  # only requests with the same salt share cached blocks
     # Owned by the scheduler:
     status: RequestStatus = RequestStatus.WAITING

@@ -6,9 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from hotseat.core.structured_outputs import StructuredOutputsParams
 from hotseat.errors import InvalidRequestError
 
-__all__ = ["MAX_LOGIT_BIAS", "MAX_LOGPROBS", "MAX_N", "MAX_STOP_STRINGS", "SamplingParams"]
+__all__ = [
+    "MAX_LOGIT_BIAS",
+    "MAX_LOGPROBS",
+    "MAX_N",
+    "MAX_STOP_STRINGS",
+    "SamplingParams",
+    "StructuredOutputsParams",
+]
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -26,7 +34,8 @@ class SamplingParams:
     off. ``seed`` ``None`` (or -1) lets the caller of the engine draw one. ``max_tokens`` ``None`` means: up to the
     model's context; 0 computes the prompt and generates nothing. ``logprobs`` n asks for the chosen token's
     log-probability and the n most probable tokens (0: the chosen one alone); ``prompt_logprobs`` the same
-    for the prompt. ``stop`` may be one string, and lists may stand for the tuples.
+    for the prompt. ``stop`` may be one string, and lists may stand for the tuples. ``structured_outputs`` is the form
+    that the answer must have; tokens that end it may be sampled only where the form is complete.
 
     Raises:
         InvalidRequestError: a value is out of range; ``param`` names the field.
@@ -52,6 +61,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self._normalize()
@@ -69,6 +79,9 @@ class SamplingParams:
         _set(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
         if self.allowed_token_ids is not None:
             _set(self, "allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
+        form: Any = self.structured_outputs
+        if form is not None and not isinstance(form, StructuredOutputsParams):
+            _set(self, "structured_outputs", StructuredOutputsParams.from_values(form))
         bias: Any = self.logit_bias
         pairs = bias.items() if isinstance(bias, dict) else _as_tuple("logit_bias", bias)
         _set(self, "logit_bias", tuple(_as_tuple("logit_bias", pair) for pair in pairs))

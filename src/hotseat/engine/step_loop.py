@@ -18,6 +18,7 @@ from hotseat.core.batch import Batch, RequestUpdate, Runner, StepOutput
 from hotseat.core.events import StepRecord
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.core.scheduler import Scheduler
+from hotseat.engine.constraints import ConstrainedRequests
 from hotseat.engine.ports import Clock, EventSink
 from hotseat.errors import HotseatError, InvalidRequestError, QueueFullError
 
@@ -50,6 +51,7 @@ class StepLoop:
         self._sinks = list(sinks)
         self._before_update = before_update
         self._requests: dict[RequestId, Request] = {}  # accepted and not ended
+        self._constrained = ConstrainedRequests()  # those of them with a grammar
         self._ended: list[tuple[RequestId, FinishReason]] = []  # since the last record, outside of update
         self._num_failures_in_a_row = 0
         self._seated_ids: set[RequestId] = set()  # what the runner may hold
@@ -88,6 +90,7 @@ class StepLoop:
             self._tell(lambda sink: sink.on_rejected(request, rejection, now))
             raise
         self._requests[request.id] = request
+        self._constrained.add(request)
         self._tell(lambda sink: sink.on_arrived(request, now))
 
     def abort(self, request_id: RequestId) -> RequestUpdate | None:
@@ -188,7 +191,11 @@ class StepLoop:
         if not (batch.chunks or batch.released_ids):
             return StepOutput(sampled=[])
         try:
+            if self._constrained:
+                self._constrained.mask(batch)
             output = self._runner.execute(batch)
+            if self._constrained:
+                self._constrained.accept(output)
         except Exception as error:
             return self._failed_output(batch, error)
         except BaseException:  # Ctrl-C in a caller that runs inline: leave nothing half done
@@ -228,6 +235,7 @@ class StepLoop:
         self._ended = []
         self._tell(lambda sink: sink.on_step(record, updates))
         for request, update, _ in ended:
+            self._constrained.remove(request)
             self._tell_end(request, update, now)
 
     def _with_ended_by_schedule(self, batch: Batch, updates: list[RequestUpdate]) -> list[RequestUpdate]:
@@ -236,6 +244,7 @@ class StepLoop:
     def _end_outside_update(
         self, request: Request, reason: FinishReason, error: str | None, now: float
     ) -> RequestUpdate:
+        self._constrained.remove(request)
         self._ended.append((request.id, reason))
         update = RequestUpdate(
             request_id=request.id,

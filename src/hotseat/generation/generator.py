@@ -10,6 +10,7 @@ from hotseat.core.explain import Explanation, FinishedRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.engine import Engine
 from hotseat.generation.choices import Choices
+from hotseat.generation.grammars import Grammars
 from hotseat.generation.prompts import ModelLimits, PromptReader, RequestFactory, RequestOptions
 from hotseat.generation.sequence import OutputDelta
 from hotseat.text import Tokenizer
@@ -30,6 +31,7 @@ class Generator:
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer, limits.max_model_len)
         self._requests = RequestFactory(limits)
+        self._grammars = Grammars(tokenizer, limits)
         self._pool = ThreadPoolExecutor(NUM_TOKENIZER_THREADS, thread_name_prefix="hotseat-tokenizer")
         self._running: dict[str, list[RequestId]] = {}  # the engine's ids by the caller's
         self._ended: dict[str, list[RequestId]] = {}  # the same for the last that ended, oldest first
@@ -52,15 +54,17 @@ class Generator:
         aborts what has not ended.
 
         Raises:
-            InvalidRequestError: prompt or parameters do not fit the model; before anything is yielded.
+            InvalidRequestError: prompt or parameters do not fit the model, or the form that is asked of the answer
+                cannot be held to; before anything is yielded.
             QueueFullError: the waiting queue is at its limit.
             EngineStoppedError: the engine takes no requests.
         """
         arrived_at = self._engine.clock.now()
         prompt_ids = await self._tokenize(prompt, add_special_tokens)
         options = RequestOptions(priority=priority, tenant=tenant, deadline_ms=deadline_ms, cache_salt=cache_salt)
+        grammar = await self._grammars.get_async(params, request_id, arrived_at)
         requests = self._requests.build(
-            prompt_ids, params, request_id=request_id, arrived_at=arrived_at, options=options
+            prompt_ids, params, request_id=request_id, arrived_at=arrived_at, options=options, grammar=grammar
         )
         choices = Choices(requests, self._tokenizer, self._engine.finish)
         ids = [request.id for request in requests]
@@ -81,7 +85,8 @@ class Generator:
         """Say where the sequences of the caller's ``request_id`` are, or what became of the last that ended."""
         ids = self._running.get(request_id) or self._ended.get(request_id, [])
         explanations = await asyncio.gather(*(self._explain(own_id) for own_id in ids))
-        return [explanation for explanation in explanations if explanation is not None]
+        compiling = self._grammars.explain(request_id, self._engine.clock.now(), self._engine.stats())
+        return [explanation for explanation in (*explanations, *compiling) if explanation is not None]
 
     async def _explain(self, own_id: RequestId) -> Explanation | FinishedRequest | None:
         return self._engine.finished(own_id) or await self._engine.explain(own_id) or self._engine.finished(own_id)
@@ -89,6 +94,7 @@ class Generator:
     def close(self) -> None:
         """Release the tokenizer's threads; idempotent. The engine is somebody else's."""
         self._pool.shutdown(wait=False)
+        self._grammars.close()
 
     async def _tokenize(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if not isinstance(prompt, str):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.engine import StepLoop
 from hotseat.generation.choices import Choices
+from hotseat.generation.grammars import Grammars
 from hotseat.generation.prompts import ModelLimits, PromptReader, RequestFactory, RequestOptions
 from hotseat.generation.sequence import OutputDelta
 from hotseat.text import Tokenizer
@@ -31,6 +32,7 @@ class OfflineGenerator:
 
     def __init__(self, loop: StepLoop, tokenizer: Tokenizer, limits: ModelLimits) -> None:
         self._loop = loop
+        self._grammars = Grammars(tokenizer, limits)
         self._tokenizer = tokenizer
         self._reader = PromptReader(tokenizer, limits.max_model_len)
         self._requests = RequestFactory(limits)
@@ -69,4 +71,5 @@ class OfflineGenerator:
             request_id=str(position),
             arrived_at=self._loop.clock.now(),
             options=job.options,
+            grammar=self._grammars.get(job.params),
         )

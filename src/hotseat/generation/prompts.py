@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.errors import InvalidRequestError, PromptTooLongError
+from hotseat.grammar import Grammar
 from hotseat.text import Tokenizer
 
 __all__ = ["ModelLimits", "PromptReader", "RequestFactory", "RequestOptions", "child_seed"]
@@ -105,8 +106,9 @@ class RequestFactory:
         request_id: str,
         arrived_at: float,
         options: RequestOptions,
+        grammar: Grammar | None = None,
     ) -> list[Request]:
-        """Return the requests for the sequences of one prompt.
+        """Return the requests for the sequences of one prompt, each with a copy of ``grammar``.
 
         Raises:
             InvalidRequestError: a token id is outside the vocabulary, the prompt is empty, or the sequence would not
@@ -132,6 +134,7 @@ class RequestFactory:
                 priority=options.priority,
                 tenant=options.tenant,
                 deadline_at=deadline_at,
+                constraint=None if grammar is None else grammar.constraint(),
                 cache_salt=options.cache_salt,
             )
             for index, child_id in enumerate(ids)

@@ -121,6 +121,8 @@ class NativeRunner:
             "num_prompt_tokens": table.num_prompt_tokens,
             "capacity": table.capacity,
             "block_tables": table.block_tables,
+            "token_masks": table.token_masks,
+            "has_mask": table.has_mask,
         }
         batch = {name: value for name in flat.__slots__ if isinstance(value := getattr(flat, name), np.ndarray)}
         self._decoder.bind(

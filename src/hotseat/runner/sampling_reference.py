@@ -3,9 +3,10 @@
 All is float32 unless said otherwise, ``V`` is the vocabulary. In this order (vLLM's):
 
 1.  Logits that are not all finite: the request fails. Log-probabilities are taken from the unmodified logits.
-2.  ``allowed_ids``: all other logits become -inf.
+2.  ``allowed_ids``, and the ``mask`` of a grammar: all other logits become -inf.
 3.  ``logit_bias`` is added; an id that is listed twice has both values added, in order.
-4.  ``banned_ids`` (EOS and stop ids, while fewer than ``min_tokens`` were sampled) become -inf.
+4.  ``banned_ids`` (EOS and stop ids, while fewer than ``min_tokens`` were sampled) become -inf. Under a mask they stay
+    where they are all that it leaves: the grammar is complete, and nothing but an end may follow.
 5.  Penalties. Repetition, for each token in prompt or output: a positive logit is divided, any other is multiplied.
     Then for each token in the output: minus frequency_penalty * (float32 of its count), minus presence_penalty.
 6.  Temperature below 1e-5: the largest logit, the lowest id among equals. The rest is skipped.
@@ -36,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotseat.runner.results import SampleStatus
-from hotseat.runner.seats import Float32Array, Int32Array, SeatTable
+from hotseat.runner.seats import Float32Array, Int32Array, SeatTable, UInt32Array
 
 __all__ = ["RowSampling", "log_softmax", "penalize", "philox4x32", "rank_of", "sample_row", "top_logprobs", "uniform"]
 
@@ -65,6 +66,7 @@ class RowSampling:
     repetition_penalty: float = 1.0
     min_tokens: int = 0
     allowed_ids: Int32Array | None = None
+    mask: UInt32Array | None = None  # [ceil(V / 32)]; token t is bit t % 32 of word t // 32
     banned_ids: Int32Array | None = None
     bias_ids: Int32Array | None = None
     bias_values: Float32Array | None = None  # parallel to bias_ids
@@ -89,6 +91,7 @@ class RowSampling:
             repetition_penalty=float(sampling.repetition_penalty[seat]),
             min_tokens=int(sampling.min_tokens[seat]),
             allowed_ids=allowed_ids if len(allowed_ids) else None,
+            mask=table.token_masks[seat] if table.has_mask[seat] else None,
             banned_ids=table.banned_ids.of(seat)[0],
             bias_ids=bias_ids,
             bias_values=bias_values,
@@ -120,12 +123,22 @@ def _adjust(logits: Float32Array, row: RowSampling) -> Float32Array:
     else:
         adjusted = np.full_like(logits, -np.inf)
         adjusted[row.allowed_ids] = logits[row.allowed_ids]
+    if row.mask is not None:
+        is_masked = np.unpackbits(row.mask.view(np.uint8), bitorder="little")[: len(adjusted)] == 0
+        adjusted[is_masked] = -np.inf
     if row.bias_ids is not None and row.bias_values is not None:
         np.add.at(adjusted, row.bias_ids, row.bias_values)
     if row.banned_ids is not None and len(row.output_ids) < row.min_tokens:
-        adjusted[row.banned_ids] = -np.inf
+        adjusted = _ban(adjusted, row.banned_ids, spares_last=row.mask is not None)
     penalize(adjusted, row)
     return adjusted
+
+
+def _ban(logits: Float32Array, ids: Int32Array, *, spares_last: bool) -> Float32Array:
+    """Return a copy of ``logits`` float32[V] without ``ids``; with them, if ``spares_last`` and they are all."""
+    banned = logits.copy()
+    banned[ids] = -np.inf
+    return logits if spares_last and np.isneginf(banned).all() else banned
 
 
 def penalize(logits: Float32Array, row: RowSampling) -> None:

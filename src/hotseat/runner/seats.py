@@ -30,6 +30,7 @@ Int32Array: TypeAlias = NDArray[np.int32]
 Float32Array: TypeAlias = NDArray[np.float32]
 UInt64Array: TypeAlias = NDArray[np.uint64]
 UInt8Array: TypeAlias = NDArray[np.uint8]
+UInt32Array: TypeAlias = NDArray[np.uint32]
 
 _UINT64_MASK = (1 << 64) - 1
 _INT32_MAX = (1 << 31) - 1
@@ -209,6 +210,9 @@ class SeatTable:
         self.logit_bias = Ragged(seats)
         self.allowed_ids = Ragged(seats)  # when a seat has any, all others are masked
         self.banned_ids = Ragged(seats)  # masked while fewer than min_tokens were sampled
+        # A bit a token, of seats whose requests have a grammar; token t is bit t % 32 of word t // 32.
+        self.token_masks: UInt32Array = np.zeros((seats, (vocab_size + 31) // 32), np.uint32)
+        self.has_mask: UInt8Array = np.zeros(seats, np.uint8)
         self.flat = FlatBatch.allocate(seats, config.max_num_batched_tokens)
         self._config = config
         self._vocab_size = vocab_size
@@ -243,6 +247,9 @@ class SeatTable:
             self._seat(seating)
         for seat, block_ids in batch.block_appends:
             self._append_blocks(seat, block_ids)
+        for seat, words in batch.token_masks:
+            self.token_masks[seat] = np.frombuffer(words, np.uint32)
+            self.has_mask[seat] = 1
 
     def name_rows(self, chunks: Iterable[Chunk]) -> None:
         """Note which rows of the flat batch belong to whom: ``sample_ids`` and ``prompt_spans``."""
@@ -253,7 +260,7 @@ class SeatTable:
         seat = self._seat_of.pop(request_id, None)
         if seat is None:  # it ended before its first batch
             return
-        self.num_tokens[seat] = self.capacity[seat] = 0
+        self.num_tokens[seat] = self.capacity[seat] = self.has_mask[seat] = 0
         for ragged in (self.logit_bias, self.allowed_ids, self.banned_ids):
             ragged.set(seat, ())
         self._seats_with_logprobs.discard(seat)

@@ -8,6 +8,7 @@ from typing import Any
 from hotseat.core.request import MAX_LOGPROBS, MAX_STOP_STRINGS, SamplingParams
 from hotseat.errors import InvalidRequestError
 from hotseat.server.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from hotseat.server.structured import structured_outputs
 
 __all__ = ["chat_sampling", "completion_sampling"]
 
@@ -59,6 +60,7 @@ def _shared_values(body: GenerationRequest, defaults: Mapping[str, float]) -> di
     values["logit_bias"] = _logit_bias(body.logit_bias or {})
     if body.allowed_token_ids is not None:
         values["allowed_token_ids"] = tuple(body.allowed_token_ids)
+    values["structured_outputs"] = structured_outputs(body)
     if body.prompt_logprobs is not None:
         _checked_count(body.prompt_logprobs, "prompt_logprobs")
         if body.stream:

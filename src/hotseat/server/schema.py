@@ -42,6 +42,7 @@ Many = Annotated[list[Item], Field(fail_fast=True)]
 
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 TokenIds = Many[TokenId]
+JsonSchema = dict[str, Any] | StrictStr | StrictBool
 Count = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
 
@@ -108,6 +109,19 @@ class GenerationRequest(JsonBody):
     logit_bias: Annotated[dict[StrictStr, float] | None, BeforeValidator(_check_size)] = None
     allowed_token_ids: TokenIds | None = None
     prompt_logprobs: StrictInt | None = None
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: JsonSchema | None = None
+    guided_regex: StrictStr | None = None
+    guided_choice: Many[StrictStr] | None = None
+    guided_grammar: StrictStr | None = None
+    guided_json_object: StrictBool | None = None
+    guided_whitespace_pattern: StrictStr | None = None
+    json_schema: JsonSchema | None = None
+    grammar: StrictStr | None = None
+    regex: StrictStr | None = None
+    ebnf: StrictStr | None = None
 
     echo: StrictBool | None = False
     add_special_tokens: StrictBool | None = None

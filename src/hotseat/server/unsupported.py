@@ -16,7 +16,15 @@ _logger = logging.getLogger(__name__)
 # Known fields that mean nothing to this engine and whose absence changes no token: accepted, never logged.
 _HARMLESS = frozenset(
     {
-        *("best_of", "include_reasoning", "length_penalty", "metadata", "parallel_tool_calls", "prediction"),
+        *(
+            "best_of",
+            "guided_decoding_backend",
+            "include_reasoning",
+            "length_penalty",
+            "metadata",
+            "parallel_tool_calls",
+            "prediction",
+        ),
         *("prompt_cache_key", "request_id", "safety_identifier", "service_tier", "session_id", "store"),
         *("stream_interval", "spaces_between_special_tokens", "use_beam_search", "verbosity", "vllm_xargs"),
     }
@@ -44,15 +52,6 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "audio": (_set, "only text is supported"),
     "web_search_options": (_set, "there is no web search"),
     "modalities": (lambda value: _set(value) and value != ["text"], "only text is supported"),
-    "structured_outputs": (_set, "constrained output is not supported"),
-    "guided_json": (_set, "constrained output is not supported"),
-    "guided_regex": (_set, "constrained output is not supported"),
-    "guided_choice": (_set, "constrained output is not supported"),
-    "guided_grammar": (_set, "constrained output is not supported"),
-    "response_format": (
-        lambda value: _set(value) and value != {"type": "text"},
-        'only {"type": "text"} is supported',
-    ),
 }
 
 # Fields of other servers and of the libraries behind them. Each changes what is generated where it is known.
@@ -71,9 +70,9 @@ _OTHERS = {
     "it is not known here; send `logprobs`": ("n_probs", "return_logprob", "top_n_tokens", "decoder_input_details"),
     "it is not known here; send `tools`": ("tool_config", "toolbox"),
     "it is not known here; send `chat_template_kwargs`": ("think", "thinking", "enable_thinking"),
-    "constrained output is not supported": (
-        *("grammar", "json_schema", "regex", "ebnf", "format", "guided_decoding", "structural_tag", "grammar_lazy"),
-        *("guided_choice_tokens", "choice_constraint", "constraint", "schema", "response_schema"),
+    "it is not known here; send `structured_outputs`": (
+        *("format", "guided_decoding", "structural_tag", "grammar_lazy", "response_schema"),
+        *("guided_choice_tokens", "choice_constraint", "constraint", "schema"),
     ),
     "there are no adapters": (
         "lora_path",

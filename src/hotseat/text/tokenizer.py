@@ -151,6 +151,15 @@ class Tokenizer:
         token_id = _id_of(self._backend, text)
         return token_id if token_id in self._special_ids else None
 
+    def to_json(self) -> str:
+        """Return the whole tokenizer in the form of a tokenizer.json."""
+        text: str = self._backend.to_str()
+        return text
+
+    def added_tokens(self) -> dict[str, int]:
+        """Return the ids of tokens that stand for themselves whatever is around them, by their spelling."""
+        return {token.content: token_id for token_id, token in self._backend.get_added_tokens_decoder().items()}
+
     def is_special(self, token_id: int) -> bool:
         """Whether the token is a control token (such as BOS), which is no part of the text."""
         return token_id in self._special_ids

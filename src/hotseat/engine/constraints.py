@@ -1,0 +1,66 @@
+"""The requests with a grammar: masks for what they may sample, and the tokens that they sampled under them."""
+
+from __future__ import annotations
+
+from hotseat.core.batch import Batch, StepOutput, TokenMask
+from hotseat.core.request import Request, RequestId
+from hotseat.core.structured_outputs import TokenConstraint
+from hotseat.errors import GrammarError
+
+__all__ = ["ConstrainedRequests"]
+
+
+class ConstrainedRequests:
+    """Hands a mask to the runner for each constrained request that samples, and moves its grammar on by the token.
+
+    A grammar that fails ends its own request, and never lets it go on unmasked. A grammar has seen the tokens that its
+    request has, so it survives a preemption as it is.
+    """
+
+    def __init__(self) -> None:
+        self._constraints: dict[RequestId, TokenConstraint] = {}
+        self._failed: dict[RequestId, str] = {}  # in the present step
+
+    def __bool__(self) -> bool:
+        return bool(self._constraints)
+
+    def add(self, request: Request) -> None:
+        """Take in an accepted request."""
+        if request.constraint is not None:
+            self._constraints[request.id] = request.constraint
+
+    def remove(self, request: Request) -> None:
+        """Forget a request that ended."""
+        if request.constraint is not None:
+            self._constraints.pop(request.id, None)
+
+    def mask(self, batch: Batch) -> None:
+        """Add the masks of ``batch``."""
+        self._failed = {}
+        constraints = self._constraints
+        for chunk in batch.chunks:
+            if not chunk.samples or (constraint := constraints.get(chunk.request_id)) is None:
+                continue
+            try:
+                batch.token_masks.append(TokenMask(chunk.seat, constraint.mask()))
+            except GrammarError as error:
+                self._failed[chunk.request_id] = str(error)  # what it samples in this step is thrown away
+
+    def accept(self, output: StepOutput) -> None:
+        """Move the grammars on by what was sampled; requests whose grammar fails become failed ones of ``output``."""
+        constraints, failed = self._constraints, self._failed
+        for token in output.sampled:
+            constraint = constraints.get(token.request_id)
+            if constraint is None or token.request_id in failed:
+                continue
+            try:
+                constraint.accept(token.token_id)
+            except GrammarError as error:
+                failed[token.request_id] = str(error)
+        for request_id in constraints.keys() & output.failed.keys():
+            output.failed[request_id] += (
+                "; it has a grammar (structured_outputs), maybe none of whose tokens is allowed"
+            )
+        if failed:
+            output.failed.update(failed)
+            output.sampled = [token for token in output.sampled if token.request_id not in failed]
