@@ -154,7 +154,10 @@ def test_a_replay_of_a_record_tells_whether_the_batches_are_the_same(
     [
         ([], "requests is missing"),
         (["nothing.jsonl"], "nothing.jsonl cannot be read"),
-        (["FILE", "--compare", "static,magic"], "compare must list some of continuous, static, dynamic, not 'magic'"),
+        (
+            ["FILE", "--compare", "static,magic"],
+            "compare must list some of continuous, static, dynamic, not 'static",
+        ),
         (["FILE", "--compare", "static", "--compare-policy", "sjf"], "exclude each other"),
         (
             ["FILE", "--compare-capacity", "no-evict,all"],

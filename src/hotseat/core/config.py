@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from hotseat.errors import ConfigError
 
-__all__ = ["BATCHING_MODES", "CAPACITY_POLICIES", "SchedulerConfig", "parse_tenant_weights"]
+__all__ = ["BATCHING_MODES", "CAPACITY_POLICIES", "SchedulerConfig", "default_token_budget", "parse_tenant_weights"]
 
 BATCHING_MODES = ("continuous", "static", "dynamic")
 CAPACITY_POLICIES = ("max-utilization", "no-evict")
+DEFAULT_TOKEN_BUDGET = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,9 @@ class SchedulerConfig:
     num_kv_blocks: int = field(metadata={"help": "blocks in the KV cache"})
     block_size: int = field(default=16, metadata={"help": "tokens in one block of the KV cache"})
     max_num_seqs: int = field(default=64, metadata={"help": "seats: requests that run at the same time"})
-    max_num_batched_tokens: int = field(default=512, metadata={"help": "tokens that one step computes at most"})
+    max_num_batched_tokens: int = field(
+        default=DEFAULT_TOKEN_BUDGET, metadata={"help": "tokens that one step computes at most"}
+    )
     enable_prefix_caching: bool = field(
         default=True, metadata={"help": "reuse the KV cache of equal beginnings of prompts and answers"}
     )
@@ -142,6 +145,11 @@ class SchedulerConfig:
     def watermark_blocks(self) -> int:
         """Return how many blocks an admission leaves free."""
         return math.ceil(self.num_kv_blocks * self.watermark)
+
+
+def default_token_budget(max_num_seqs: int) -> int:
+    """Return ``max_num_batched_tokens`` without a choice: it grows with the seats, each of which needs a token."""
+    return max(DEFAULT_TOKEN_BUDGET, max_num_seqs)
 
 
 def parse_tenant_weights(parts: tuple[str, ...]) -> dict[str, float]:

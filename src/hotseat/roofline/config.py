@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotseat.errors import ConfigError
+from hotseat.options.lists import counts, names
 from hotseat.runner.config import DTYPES, ISAS, KV_CACHE_DTYPES
 
 __all__ = ["KernelBenchOptions", "StepBenchOptions"]
@@ -79,19 +80,19 @@ class KernelBenchOptions(ProfileOptions):
 
     @property
     def row_counts(self) -> list[int]:
-        return _counts("rows", self.rows)
+        return counts("rows", self.rows, may_be_empty=True)
 
     @property
     def context_lens(self) -> list[int]:
-        return _counts("contexts", self.contexts)
+        return counts("contexts", self.contexts, may_be_empty=True)
 
     @property
     def dtypes(self) -> list[str] | None:
-        return None if self.dtype is None else _names("dtype", self.dtype, WEIGHT_DTYPES)
+        return None if self.dtype is None else names("dtype", self.dtype, WEIGHT_DTYPES)
 
     @property
     def isas(self) -> list[str] | None:
-        return None if self.isa is None else _names("isa", self.isa, REAL_ISAS)
+        return None if self.isa is None else names("isa", self.isa, REAL_ISAS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,33 +131,12 @@ class StepBenchOptions(ProfileOptions):
 
     @property
     def batches(self) -> list[int]:
-        return _counts("batch", self.batch)
+        return counts("batch", self.batch, may_be_empty=True)
 
     @property
     def prefills(self) -> list[int]:
-        return _counts("prefill", self.prefill)
+        return counts("prefill", self.prefill, may_be_empty=True)
 
     @property
     def dtypes(self) -> list[str]:
-        return _names("dtype", self.dtype, DTYPES)
-
-
-def _words(name: str, text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(words) or len(set(words)) < len(words):
-        raise ConfigError(f"{name} must list different words with commas between, not {text!r}")
-    return words
-
-
-def _counts(name: str, text: str) -> list[int]:
-    words = _words(name, text)
-    if not all(word.isascii() and word.isdigit() and int(word) >= 1 for word in words):
-        raise ConfigError(f"{name} must list integers of at least 1 with commas between, not {text!r}")
-    return [int(word) for word in words]
-
-
-def _names(name: str, text: str, known: tuple[str, ...]) -> list[str]:
-    words = _words(name, text)
-    if not words or not set(words) <= set(known):
-        raise ConfigError(f"{name} must list some of {', '.join(known)}, not {text!r}")
-    return words
+        return names("dtype", self.dtype, DTYPES)

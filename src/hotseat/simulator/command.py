@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hotseat.core.batch import RequestUpdate
-from hotseat.core.config import SchedulerConfig
+from hotseat.core.config import SchedulerConfig, default_token_budget
 from hotseat.core.events import StepRecord
 from hotseat.core.policy import Policy
 from hotseat.core.request import Request
@@ -39,8 +39,6 @@ PolicyMaker = Callable[[SchedulerConfig], Policy | None]
 def scheduler_config(options: SimulateOptions, values: Mapping[str, Any]) -> SchedulerConfig:
     """Return the scheduler's configuration: ``values`` are its options that were chosen, by name.
 
-    As in the engine, without a choice the token budget grows with the seats.
-
     Raises:
         ConfigError: a value is out of range.
     """
@@ -50,7 +48,7 @@ def scheduler_config(options: SimulateOptions, values: Mapping[str, Any]) -> Sch
     chosen["num_kv_blocks"] = options.num_kv_blocks
     chosen["max_model_len"] = options.max_model_len or max(1, options.num_kv_blocks * block_size)
     seats = chosen.get("max_num_seqs", known["max_num_seqs"])
-    chosen.setdefault("max_num_batched_tokens", max(seats, known["max_num_batched_tokens"]))
+    chosen.setdefault("max_num_batched_tokens", default_token_budget(seats))
     return SchedulerConfig(**chosen)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotseat.core.config import BATCHING_MODES, CAPACITY_POLICIES
 from hotseat.errors import ConfigError
+from hotseat.options.lists import counts, names, words
 from hotseat.simulator.step_cost import StepCost
 from hotseat.simulator.summary import Slo
 
@@ -81,23 +81,24 @@ class SimulateOptions:
         rivals = (self.compare, self.compare_policy, self.compare_capacity, self.replay)
         if sum(option is not None for option in rivals) > 1:
             raise ConfigError("compare, compare_policy, compare_capacity and replay exclude each other")
-        _check_words("compare", self.modes, BATCHING_MODES)
-        _check_words("compare_capacity", self.capacity_policies, CAPACITY_POLICIES)
+        _ = self.modes, self.policies, self.capacity_policies
         if self.slo is not None:
             Slo.parse(self.slo)
         StepCost.parse(self.step_cost)
 
     @property
     def modes(self) -> list[str]:
-        return _words("compare", self.compare)
+        return [] if self.compare is None else names("compare", self.compare, BATCHING_MODES)
 
     @property
     def policies(self) -> list[str]:
-        return _words("compare_policy", self.compare_policy)
+        return [] if self.compare_policy is None else words("compare_policy", self.compare_policy)
 
     @property
     def capacity_policies(self) -> list[str]:
-        return _words("compare_capacity", self.compare_capacity)
+        if self.compare_capacity is None:
+            return []
+        return names("compare_capacity", self.compare_capacity, CAPACITY_POLICIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,28 +123,8 @@ class SchedulerBenchOptions:
 
     @property
     def running_counts(self) -> list[int]:
-        return _counts("running", self.running, 1)
+        return counts("running", self.running, 1)
 
     @property
     def waiting_counts(self) -> list[int]:
-        return _counts("waiting", self.waiting, 0)
-
-
-def _words(name: str, text: str | None) -> list[str]:
-    words = [word.strip() for word in text.split(",")] if text is not None else []
-    if not all(words) or len(set(words)) < len(words):
-        raise ConfigError(f"{name} must list different words with commas between, not {text!r}")
-    return words
-
-
-def _check_words(name: str, words: Iterable[str], known: Sequence[str]) -> None:
-    for word in words:
-        if word not in known:
-            raise ConfigError(f"{name} must list some of {', '.join(known)}, not {word!r}")
-
-
-def _counts(name: str, text: str, low: int) -> list[int]:
-    words = _words(name, text)
-    if not all(word.isascii() and word.isdigit() and int(word) >= low for word in words):
-        raise ConfigError(f"{name} must list integers of at least {low} with commas between, not {text!r}")
-    return [int(word) for word in words]
+        return counts("waiting", self.waiting, 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotseat import options
-from hotseat.core.config import SchedulerConfig
+from hotseat.core.config import SchedulerConfig, default_token_budget
 from hotseat.engine import EngineConfig
 from hotseat.errors import ConfigError
 from hotseat.models import DecoderSpec, slot_shapes
@@ -115,10 +115,12 @@ class EngineArgs:
 
     def room_configs(self, spec: DecoderSpec, memory_bytes: int) -> tuple[SchedulerConfig, RunnerConfig]:
         """Return the configurations of scheduler and runner for a model, which agree with each other."""
+        seats = self.values.get("max_num_seqs", ENGINE_OPTIONS["max_num_seqs"].default)
+        budget = self.values.get("max_num_batched_tokens", default_token_budget(seats))
         # One block and the model's length stand in until the capacity is known; everything else is checked here.
         provisional = options.build(
             SchedulerConfig,
-            dict(self.values) | {"max_num_batched_tokens": self._max_num_batched_tokens()},
+            dict(self.values) | {"max_num_batched_tokens": budget},
             max_model_len=spec.max_position_embeddings,
             num_kv_blocks=1,
         )
@@ -148,13 +150,6 @@ class EngineArgs:
                 **computed,
             ),
         )
-
-    def _max_num_batched_tokens(self) -> int:
-        """Return the token budget; without a choice it grows with the seats, each of which needs a token."""
-        seats = self.values.get("max_num_seqs", ENGINE_OPTIONS["max_num_seqs"].default)
-        default = max(ENGINE_OPTIONS["max_num_batched_tokens"].default, seats)
-        budget: int = self.values.get("max_num_batched_tokens", default)
-        return budget
 
 
 def _weight_bytes(spec: DecoderSpec, dtype: str) -> int:
