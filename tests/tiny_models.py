@@ -181,16 +181,17 @@ def write_safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...],
     path.write_bytes(len(head).to_bytes(8, "little") + head + b"".join(data for _, _, data in tensors.values()))
 
 
-def write_tiny_gguf_model(path: Path, *, kind: str = "F32", **description: Any) -> Path:
+def write_tiny_gguf_model(path: Path, *, kind: str = "F32", tensors_per_part: int = 0, **description: Any) -> Path:
     """Write a GGUF file as llama.cpp's converter would and return its path; needs gguf-py.
 
-    ``kind`` is how matrices are stored: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1; norms stay F32.
+    ``kind`` is how matrices are stored: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1; norms stay F32. With
+    ``tensors_per_part`` the model is split into several files, whose first is returned.
     """
     import gguf
 
     model = TinyLlama(**description)
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_part)
     writer.add_name("tiny")
     writer.add_vocab_size(model.vocab_size)
     writer.add_context_length(model.max_position_embeddings)
@@ -212,7 +213,7 @@ def write_tiny_gguf_model(path: Path, *, kind: str = "F32", **description: Any) 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf")))) if tensors_per_part else path
 
 
 _GGUF_NAMES = {

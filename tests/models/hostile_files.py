@@ -291,7 +291,7 @@ def assemble_gguf(metadata: dict[str, tuple[int, bytes]], tensors: dict[str, lis
         head += text(key) + struct.pack("<I", kind) + value
     for name, (sizes, kind, offset) in tensors.items():
         head += text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset)
-    return head + b"\0" * (-len(head) % 32) + sound.data[data_start(sound) :]
+    return head + b"\0" * (-len(head) % 32) + sound.parts[0][data_start(sound) :]
 
 
 def use(path: Path) -> None:

@@ -176,7 +176,6 @@ def test_the_tensor_of_rope_factors_divides_the_frequencies(edited):
     [
         ({"general.architecture": "gemma3"}, "architecture 'gemma3' is not supported; supported in GGUF: llama"),
         ({"llama.expert_count": 8}, "expert_count"),
-        ({"split.count": 3}, "one of 3 parts"),
         ({"llama.attention.sliding_window": 128}, "sliding-window"),
         ({"llama.logit_scale": 0.5}, "logit_scale"),
         ({"llama.attention.causal": False}, "causal"),

@@ -233,8 +233,9 @@ def test_missing_files_are_named(directory, tmp_path):
     with pytest.raises(ModelNotFoundError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"):
         load(str(directory))
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "model.gguf").touch()
-    with pytest.raises(ModelNotFoundError, match=r"no config\.json; name one of its GGUF files instead: model\.gguf"):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / "other" / name).touch()
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json; name one of its GGUF files instead: a\.gguf, b\.g"):
         load(str(tmp_path / "other"))
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from models.fake_hub import FakeHub, serve_hub
-from tiny_models import write_tiny_hf_model
+from tiny_models import write_tiny_gguf_model, write_tiny_hf_model
 
 LOAD = """
 import json, sys
@@ -51,7 +51,12 @@ def hub(tmp_path):
     other = write_tiny_hf_model(tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"architectures": ["OtherForCausalLM"]}))
-    models = {"acme/tiny": tiny, "acme/other": other, "acme/gated": tiny}
+    ggufs = tmp_path / "ggufs"
+    write_tiny_gguf_model(ggufs / "tiny-Q4_0.gguf", kind="Q4_0")
+    write_tiny_gguf_model(ggufs / "tiny-Q8_0.gguf", kind="Q8_0")
+    write_tiny_gguf_model(ggufs / "parts" / "tiny-F16.gguf", kind="F16", tensors_per_part=12)
+    (ggufs / "config.json").write_text("{}")
+    models = {"acme/tiny": tiny, "acme/other": other, "acme/gated": tiny, "acme/ggufs": ggufs}
     with serve_hub(FakeHub(models, gated={"acme/gated"})) as served:
         yield served
 
@@ -109,3 +114,38 @@ def test_what_cannot_be_had_is_explained_in_plain_words(model, options, reason, 
 def test_a_hub_out_of_reach_is_explained_in_plain_words(load_in_a_process):
     error, message = load_in_a_process("acme/tiny", environ={"HF_ENDPOINT": "http://127.0.0.1:9"})
     assert (error, "out of reach" in message) == ("ModelNotFoundError", True)
+
+
+@pytest.mark.parametrize(
+    ("model", "files"),
+    [
+        ("acme/ggufs:q8_0", {"tiny-Q8_0.gguf"}),
+        ("acme/ggufs:F16", {"tiny-F16-00001-of-00002.gguf", "tiny-F16-00002-of-00002.gguf"}),
+        ("acme/ggufs", {"tiny-Q4_0.gguf"}),
+    ],
+)
+def test_only_the_gguf_file_that_is_meant_is_fetched_and_works_offline_after_that(model, files, hub, load_in_a_process):
+    pytest.importorskip("gguf")
+    endpoint = {"HF_ENDPOINT": hub.endpoint}
+    name, num_layers, _, path = load_in_a_process(model, environ=endpoint)
+    assert (name, num_layers) == (model, 2)
+    assert path.rsplit("/", 1)[-1] == min(files)
+    assert hub.fetched() == files
+    hub.requests.clear()
+    assert load_in_a_process(model, environ=endpoint, offline=True)[3] == path
+    assert load_in_a_process(model, environ=endpoint | {"HF_HUB_OFFLINE": "1"})[3] == path
+    assert hub.requests == []
+
+
+def test_a_kind_that_the_repository_lacks_is_refused_with_those_that_it_has(hub, load_in_a_process):
+    error, message = load_in_a_process("acme/ggufs:Q6_K", environ={"HF_ENDPOINT": hub.endpoint})
+    assert error == "ModelNotFoundError"
+    assert "has no GGUF file for 'Q6_K'; it has: parts/tiny-F16-00001-of-00002.gguf, tiny-Q4_0.gguf" in message
+    error, message = load_in_a_process("acme/tiny:Q6_K", environ={"HF_ENDPOINT": hub.endpoint})
+    assert (error, message) == ("ModelNotFoundError", "acme/tiny has no GGUF file")
+    assert hub.fetched() == set()
+
+
+def test_a_model_in_the_cache_is_used_when_the_hub_is_out_of_reach(hub, load_in_a_process):
+    path = load_in_a_process("acme/ggufs:Q4_0", environ={"HF_ENDPOINT": hub.endpoint})[3]
+    assert load_in_a_process("acme/ggufs:Q4_0", environ={"HF_ENDPOINT": "http://127.0.0.1:9"})[3] == path

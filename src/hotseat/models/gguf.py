@@ -65,25 +65,26 @@ class GgufTensor:
     name: str
     kind: str
     shape: tuple[int, ...]  # [out_features, in_features] or [n]: the reverse of the file's order
-    offset: int  # from the start of the file
+    offset: int  # from the start of its file
+    part: int = 0  # which of the model's files, where it is split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """A memory-mapped GGUF file. Number arrays in ``metadata`` are NumPy arrays, string arrays are lists."""
+    """A memory-mapped GGUF model. Number arrays in ``metadata`` are NumPy arrays, string arrays are lists."""
 
-    path: Path
+    path: Path  # of the first part
     version: int
     metadata: Mapping[str, MetadataValue]
     tensors: Mapping[str, GgufTensor]
-    data: mmap.mmap
+    parts: tuple[mmap.mmap, ...]
 
     def weight(self, name: str) -> WeightTensor:
         """Return a tensor of a supported kind as a view of the file."""
         tensor = self.tensors[name]
         num_bytes = row_bytes(tensor.kind, tensor.shape[-1])
         rows = prod(tensor.shape[:-1])
-        view = np.frombuffer(self.data, np.uint8, rows * num_bytes, tensor.offset)
+        view = np.frombuffer(self.parts[tensor.part], np.uint8, rows * num_bytes, tensor.offset)
         return WeightTensor(kind=tensor.kind, shape=tensor.shape, data=view.reshape(rows, num_bytes))
 
 
@@ -108,7 +109,7 @@ def read_gguf(path: str | Path) -> GgufFile:
         _check_extent(cursor, placed, start)
         if tensors.setdefault(tensor.name, placed) is not placed:
             cursor.fail(f"tensor {tensor.name} appears twice")
-    return GgufFile(path=path, version=version, metadata=metadata, tensors=tensors, data=data)
+    return GgufFile(path=path, version=version, metadata=metadata, tensors=tensors, parts=(data,))
 
 
 class _Cursor:

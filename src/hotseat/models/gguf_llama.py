@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hotseat.errors import ModelError, UnsupportedModelError
-from hotseat.models.gguf import GgufFile, MetadataValue, read_gguf
+from hotseat.models.gguf import GgufFile, MetadataValue
+from hotseat.models.gguf_parts import model_name, read_gguf_model
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
 from hotseat.models.rope import rope_spec
 from hotseat.models.slots import match_slots
@@ -55,8 +56,8 @@ _CONTROL_TOKEN = 3
 
 
 def load_gguf(path: Path, *, name: str | None = None) -> LoadedModel:
-    """Load ``path``; what cannot be run is refused before any tensor is read."""
-    file = read_gguf(path)
+    """Load ``path``, or all parts of which it is one; what cannot be run is refused before any tensor is read."""
+    file = read_gguf_model(path)
     try:
         spec = _spec(file)
         slots = match_slots(spec, file.tensors, _NAMES, ignored=_IGNORED)
@@ -65,13 +66,13 @@ def load_gguf(path: Path, *, name: str | None = None) -> LoadedModel:
     weights = {slot: _weight(file, slot, tensor, spec) for slot, tensor in slots.items()}
     template = file.metadata.get("tokenizer.chat_template")
     return LoadedModel(
-        name=name or path.stem,
+        name=name or model_name(path.name),
         spec=spec,
         weights=weights,
         tokenizer_source=_tokenizer_source(file, spec.vocab_size),
         chat_template=template if isinstance(template, str) else None,
         generation_config=_generation_config(file.metadata, spec.vocab_size),
-        path=path,
+        path=file.path,
     )
 
 
@@ -119,9 +120,6 @@ def _spec(file: GgufFile) -> DecoderSpec:
     if not isinstance(architecture, str) or architecture not in GGUF_ARCHITECTURES:
         supported = ", ".join(GGUF_ARCHITECTURES)
         raise UnsupportedModelError(f"architecture {architecture!r} is not supported; supported in GGUF: {supported}")
-    split = file.metadata.get("split.count")
-    if isinstance(split, int) and split > 1:
-        raise UnsupportedModelError(f"a GGUF file that is one of {split} parts is not supported; merge them first")
     keys = _Keys(file.metadata, architecture)
     embedding = file.tensors.get(_NAMES["token_embedding"])
     if embedding is None or len(embedding.shape) != 2:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hotseat.errors import ModelError, ModelNotFoundError
+from hotseat.models.gguf_choice import gguf_models
 from hotseat.models.hf_llama import HF_IGNORED_TENSORS, HF_TENSOR_NAMES, spec_from_config
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
 from hotseat.models.safetensors import SafetensorsFile, read_safetensors
@@ -67,7 +68,7 @@ def _read_json(path: Path, *, optional: bool = False) -> Mapping[str, Any]:
     if not path.is_file():
         if optional:
             return {}
-        ggufs = sorted(file.name for file in path.parent.glob("*.gguf"))
+        ggufs = gguf_models(file.name for file in path.parent.glob("*.gguf"))
         hint = f"; name one of its GGUF files instead: {', '.join(ggufs[:5])}" if ggufs else ""
         raise ModelNotFoundError(f"{path.parent} is not a Hugging Face model: there is no {path.name}{hint}")
     try:

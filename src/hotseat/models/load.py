@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hotseat.errors import ModelError, ModelNotFoundError
 from hotseat.models.catalog import DEFAULT_MODEL, default_cache_dir, ensure_model
+from hotseat.models.gguf_choice import gguf_models
 from hotseat.models.gguf_llama import load_gguf
 from hotseat.models.hf import load_hf_directory
 from hotseat.models.hub import fetch_from_hub
@@ -15,7 +16,7 @@ from hotseat.models.loaded import LoadedModel
 
 __all__ = ["load"]
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _PATH_STARTS = ("/", "./", "../", "~")
 
 
@@ -29,9 +30,10 @@ def load(
 ) -> LoadedModel:
     """Load a model; its weights stay memory-mapped.
 
-    ``model`` is ``None`` (the default model, fetched once into ``cache_dir``), a GGUF file, a Hugging Face directory,
-    or a hub id. Raises ``ModelNotFoundError`` when there is none, ``UnsupportedModelError`` when it cannot be run, and
-    ``ModelError`` when its files are not sound.
+    ``model`` is ``None`` (the default model, fetched once into ``cache_dir``), a GGUF file (of one in parts, any), a
+    Hugging Face directory, a directory with one GGUF model, or a hub id, perhaps with the kind of its GGUF file
+    (``owner/name:Q4_K_M``). Raises ``ModelNotFoundError`` when there is none, ``UnsupportedModelError`` when it cannot
+    be run, and ``ModelError`` when its files are not sound.
     """
     if model is None or model == DEFAULT_MODEL.name:
         path = ensure_model(DEFAULT_MODEL, cache_dir or default_cache_dir({}), offline=offline)
@@ -42,18 +44,23 @@ def load(
     path = Path(model).expanduser()
     try:
         if path.is_dir():
-            return load_hf_directory(path)
+            return _load_directory(path, name=path.resolve().name)
         if path.is_file():
             return _load_file(path)
         if _looks_like_a_path(model):
             looked_for = "" if str(path.absolute()) == model else f" (looked for {path.absolute()})"
             raise ModelNotFoundError(f"there is no file or directory {model}{looked_for}")
-        return load_hf_directory(
-            fetch_from_hub(model, revision=revision, token=token, offline=offline),
-            name=model,
-        )
+        fetched = fetch_from_hub(model, revision=revision, token=token, offline=offline)
+        return load_hf_directory(fetched, name=model) if fetched.is_dir() else load_gguf(fetched, name=model)
     except OSError as error:
         raise ModelError(f"cannot read the model {model}: {error}") from error
+
+
+def _load_directory(path: Path, *, name: str) -> LoadedModel:
+    ggufs = gguf_models(file.name for file in path.iterdir())
+    if len(ggufs) == 1 and not any(path.glob("*.safetensors")):
+        return load_gguf(path / ggufs[0], name=name)
+    return load_hf_directory(path, name=name)
 
 
 def _load_file(path: Path) -> LoadedModel:
