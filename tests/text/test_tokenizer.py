@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +186,18 @@ def test_decoder_whose_tokens_depend_on_each_other_is_refused_by_name(
         backend.decoder = decoder
     with pytest.raises(UnsupportedModelError, match=rf"decoder \({name}\) is not supported; supported are ByteLevel"):
         saved(backend, tmp_path)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    tokenizer = Tokenizer(byte_level(), {})
+    text = "the lazy dog jumps over it " * 40_000
+    thread = threading.Thread(target=tokenizer.encode, args=(text,))
+    begun = last = time.perf_counter()
+    longest = 0.0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    # A thread that held the GIL would leave one silence as long as all its work.
+    assert longest < (last - begun) / 2

@@ -41,7 +41,7 @@ def join_parts(messages: list[Message], takes_parts: Callable[[str], bool]) -> l
 
 
 def second_attempts(messages: list[Message]) -> Iterator[list[Message]]:
-    """Return what else the messages can be written as when a template fails on them.
+    """Return further forms of the messages, to be tried when a template fails on the first.
 
     First with an empty text where a message that only calls tools has no content, then also with arguments that could
     not be read as an object of one text, for templates that go through the arguments.

@@ -1,4 +1,4 @@
-"""Turn a growing list of token ids into text, a step at a time."""
+"""Incremental decoding: a growing list of token ids as text, a step at a time."""
 
 from __future__ import annotations
 

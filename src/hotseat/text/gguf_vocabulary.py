@@ -39,7 +39,7 @@ _SENTENCEPIECE_IDS = {"unk_token": 0, "bos_token": 1, "eos_token": 2}  # where t
 
 
 class GgufVocabulary:
-    """What a GGUF file says about its tokenizer: the ``tokenizer.ggml.*`` keys, and ``general.architecture``.
+    """The description of a tokenizer in a GGUF file: the ``tokenizer.ggml.*`` keys, and ``general.architecture``.
 
     Lists may be Python lists or, as ``read_gguf`` returns numbers, arrays of numpy.
     """

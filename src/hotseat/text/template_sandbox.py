@@ -35,7 +35,7 @@ class TemplateLimitError(jinja2.TemplateError):
 
 
 class _Meter(threading.local):
-    """What the rendering in this thread may still do; rendering starts with ``metered``."""
+    """The steps and characters left to the rendering in this thread; ``metered`` fills it up."""
 
     steps = 0
     chars = 0

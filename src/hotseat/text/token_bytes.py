@@ -1,4 +1,4 @@
-"""What every token stands for, as bytes.
+"""The bytes that every token stands for.
 
 A tokenizer's decoder is a rule over token spellings. For language models three rules are in use, and all of them come
 down to "each token is a fixed string of bytes, and a text is the UTF-8 reading of their concatenation"; only the very
@@ -45,7 +45,7 @@ _BYTE_OF_CHARACTER = codecs.charmap_build(BYTE_ALPHABET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingRule:
-    """How the spelling of a token becomes bytes.
+    """A rule by which the spelling of a token becomes bytes.
 
     ``replacements`` are applied to every token; ``leading_spaces`` is the number of spaces dropped at the start of a
     text; ``first_symbol`` is the space symbol that the first token loses.

@@ -1,4 +1,4 @@
-"""Text to token ids and back."""
+"""Tokenizers: text to token ids and back."""
 
 from __future__ import annotations
 
@@ -107,11 +107,12 @@ class Tokenizer:
 
         ``add_special_tokens`` adds what the model wants around a plain text (mostly a BOS). A chat template writes
         these itself: encode its output without. A text that is rendered elsewhere and begins with a BOS gets no second
-        one. Runs without the GIL, so a thread pool keeps long prompts off the event loop.
+        one. Runs without the GIL, so a thread of its own keeps a long prompt out of the way of others.
         """
         asks_backend = add_special_tokens and self._post_processes
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=asks_backend).ids
+            # A batch of one, because `encode` holds the GIL; without offsets, which nothing here reads.
+            ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=asks_backend)[0].ids
         except TypeError as error:
             raise InvalidRequestError(
                 "the text contains a lone surrogate, which is not a character", param="prompt"
