@@ -62,7 +62,7 @@ def _written_behind_an_answer(tokenizer: Tokenizer, template: ChatTemplate) -> i
 
 
 def _text_behind(template: ChatTemplate, mark: str, answer: dict[str, object], *further: dict[str, str]) -> str:
-    """Return the text that a rendered chat has behind ``mark``; nothing when the template refuses the chat or leaves it out."""
+    """Return the text behind ``mark`` in a rendered chat; nothing when the template refuses the chat or omits it."""
     try:
         rendered = template.render([_USER, {"role": "assistant", **answer}, *further], add_generation_prompt=False)
     except InvalidRequestError:
