@@ -109,3 +109,25 @@ def test_ended_requests_are_not_kept_for_their_time_out() -> None:
         world.step()
     assert len(world.scheduler._limits._alive) < 200
     assert len(world.scheduler._limits._queued) < 200
+
+
+def test_request_that_meets_both_time_outs_at_once_ends_once() -> None:
+    world = World(max_num_seqs=1, queue_timeout_s=5.0, request_timeout_s=5.0)
+    world.add(4, "running", max_tokens=50)
+    world.add(4, "waiting", max_tokens=5)
+    for _ in range(6):
+        world.step()
+    assert [update.error for update in world.updates["waiting"]] == ["waiting found no seat in queue_timeout_s = 5"]
+    assert world.ends == {"running": FinishReason.TIMEOUT, "waiting": FinishReason.TIMEOUT}
+
+
+def test_time_of_the_next_event_is_that_of_the_first_time_out() -> None:
+    world = World(max_num_seqs=1, queue_timeout_s=5.0, request_timeout_s=7.0)
+    assert world.scheduler.next_event_at() is None
+    world.add(4, "running", max_tokens=50)
+    world.step()
+    assert world.scheduler.next_event_at() == 7.0
+    world.add(4, "waiting", max_tokens=5)
+    assert world.scheduler.next_event_at() == 6.0
+    world.scheduler.abort(world.requests["waiting"].id, world.now)
+    assert world.scheduler.next_event_at() == 7.0

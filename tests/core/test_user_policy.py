@@ -21,13 +21,14 @@ class Faulty:
 
     def __init__(self, name: str, value: Any = None) -> None:
         self.num_calls = 0
+        self.name = name
         self.value = value
         setattr(self, name, self.fail)
 
     def fail(self, *arguments: Any) -> Any:
         self.num_calls += 1
         if self.num_calls < 2:
-            return {1: "", 2: (1.0,)}[len(arguments)]
+            return {"group": "", "may_pass": True, "ended": None, "key_at_head": (0.0,)}.get(self.name, (1.0,))
         if self.value is None:
             raise RuntimeError("no idea")
         return self.value
@@ -51,6 +52,7 @@ def test_a_policy_may_lack_every_method_but_one() -> None:
         ("key", ("a",), "returned ('a',)"),
         ("group", 3, "Faulty.group returned 3"),
         ("ended", None, "Faulty.ended raised"),
+        ("key_at_head", "x", "Faulty.key_at_head returned 'x'"),
     ],
 )
 def test_fcfs_takes_over_from_a_policy_that_fails(name: str, value: Any, said: str) -> None:
@@ -107,4 +109,17 @@ def test_a_prefix_owner_inherits_the_rank_of_fcfs_after_a_fault() -> None:
     world.step()
     assert owner.best_waiter is world.requests["early"]
     world.run()
+    world.assert_answers_are_right()
+
+
+def test_short_prompts_may_pass_when_the_policy_that_decides_it_fails() -> None:
+    policy = Faulty("may_pass")
+    world = World(policy, max_num_batched_tokens=64, max_num_seqs=4)  # type: ignore[arg-type]
+    world.add(600, "long", max_tokens=1)
+    for index in range(3):
+        world.add(4, f"short{index}", max_tokens=1)
+    world.run()
+    assert policy.num_calls == 2
+    assert world.scheduler.stats().policy_error == "Faulty.may_pass raised RuntimeError: no idea"
+    assert list(world.ends)[-1] == "long"
     world.assert_answers_are_right()

@@ -60,20 +60,22 @@ def test_a_preempted_request_whose_id_is_used_again_leaves_no_trace() -> None:
     world.assert_answers_are_right()
 
 
-def test_a_step_defers_a_bounded_number_whatever_the_queue_holds() -> None:
-    world = World(max_num_batched_tokens=32, max_num_seqs=16, is_light=True)
+@pytest.mark.parametrize("num_waiting", [100, 5000])
+def test_a_step_looks_at_a_bounded_number_whatever_the_queue_holds(num_waiting: int) -> None:
+    world = World(max_num_batched_tokens=64, long_prefill_token_threshold=16, max_num_seqs=16, is_light=True)
     world.add(PREFIX, "owner", max_tokens=1)
     world.step()
-    for index in range(500):
+    for index in range(num_waiting):
         world.add([*PREFIX, index], f"w{index}", max_tokens=1)
     looks = []
     match = world.scheduler._admission.cache.match
     world.scheduler._admission.cache.match = lambda request: (looks.append(request.id), match(request))[1]  # type: ignore[method-assign,func-returns-value]
-    for _ in range(4):
-        before = len(looks)
-        batch = world.step()
-        assert len(looks) - before <= MAX_PREFIX_LOOKS
-        assert len(batch.deferred) <= MAX_RECORDED + 1
+    num_deferred = []
+    for _ in range(6):
+        looks.clear()
+        num_deferred.append(len(world.step().deferred))
+        assert len(looks) == MAX_PREFIX_LOOKS
+    assert num_deferred == [16, 32, 48, MAX_RECORDED, MAX_RECORDED, MAX_RECORDED]
     world.run()
     assert all(one.first_token_at is not None for one in world.requests.values())
 

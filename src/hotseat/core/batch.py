@@ -115,10 +115,6 @@ class Batch:
     blocks_free: int = 0
     budget: int = 0  # tokens offered to this step
 
-    def __bool__(self) -> bool:
-        """Tell whether there is anything to compute."""
-        return bool(self.chunks)
-
 
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at one position (natural log, of the unmodified softmax at temperature 1)."""

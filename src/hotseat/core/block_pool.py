@@ -69,10 +69,6 @@ class BlockPool:
         self._index: dict[BlockKey, Block] = {}
 
     @property
-    def num_blocks(self) -> int:
-        return len(self.blocks)
-
-    @property
     def num_free(self) -> int:
         """Return how many blocks ``allocate`` can give; evictable ones are among them."""
         return len(self._free) + len(self._evictable)

@@ -133,8 +133,7 @@ class PrefixCache:
         return nodes[index]
 
     def _next_slice(self, request: Request, index: int) -> tuple[int, ...]:
-        if index < len(request.slices):
-            return request.slices[index]
+        assert index == len(request.slices), f"{request.id} has slices of blocks that are not full"
         start = index * self._block_size - request.num_prompt_tokens
         if start >= 0:  # all of it is output: the common case must not copy the whole sequence
             request.slices.append(tuple(request.output_token_ids[start : start + self._block_size]))

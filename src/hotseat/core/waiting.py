@@ -51,9 +51,6 @@ class _Heap:
         self._entries: list[_HeapEntry] = []
         self._num_live = 0
 
-    def __len__(self) -> int:
-        return self._num_live
-
     def __iter__(self) -> Iterator[Request]:
         return (heap_entry.request for heap_entry in self._entries if heap_entry.request is not None)
 
