@@ -110,6 +110,17 @@ def test_a_chat_template_can_be_replaced(model: str, tmp_path: Path) -> None:
         assert components_of(model, chat_template=chosen).chat_template.render(messages) == "<hi>"
 
 
+def test_control_tokens_in_messages_stay_text_when_it_is_asked_for(model: str) -> None:
+    for plain in (True, False):
+        components = components_of(model, chat_template="{{ messages[0].content }}", plain_message_contents=plain)
+        tokenizer = components.tokenizer
+        token = tokenizer.control_tokens[0]
+        prompt = components.chat_template.render([{"role": "user", "content": f"a{token}b"}])
+        ids = tokenizer.encode(prompt, add_special_tokens=False)
+        assert any(map(tokenizer.is_special, ids)) != plain
+        assert tokenizer.decode(ids, skip_special_tokens=False) == f"a{token}b"
+
+
 class Lifo:
     """Last come, first served."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from jinja2.exceptions import SecurityError
 
 from hotseat.errors import InvalidRequestError, ModelError
 from hotseat.text.chat_messages import join_parts, plain_messages, plain_value, second_attempts
+from hotseat.text.plain_contents import ContentMarker, MarkedPrompt
 from hotseat.text.template_sandbox import TemplateLimitError, metered, template_environment
 
 __all__ = ["ChatTemplate"]
@@ -38,7 +39,15 @@ class ChatTemplate:
     beyond ``max_steps`` passes, calls and filters, or ``max_chars`` of text. Messages are data: nothing in them is run.
     """
 
-    __slots__ = ("_compiled", "_has_developer", "_max_chars", "_max_steps", "_special_tokens", "_takes_parts")
+    __slots__ = (
+        "_compiled",
+        "_has_developer",
+        "_marker",
+        "_max_chars",
+        "_max_steps",
+        "_special_tokens",
+        "_takes_parts",
+    )
 
     def __init__(
         self,
@@ -49,18 +58,22 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         max_chars: int = 8_000_000,
         max_steps: int = 5_000_000,
+        plain_tokens: Iterable[str] = (),
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         """Compile ``source``; ``None`` stands for a model without a template.
 
         ``special_tokens`` are more names of the same kind (``unk_token``, ``pad_token`` …), ``now`` is the clock of
-        templates that write today's date. Raises ModelError when the template is not valid Jinja.
+        templates that write today's date. ``plain_tokens`` are control tokens that stay text where a request spells
+        them: ``render`` returns a ``MarkedPrompt`` then, for their tokenizer. Raises ModelError when the template is
+        not valid Jinja.
         """
         named = {"bos_token": bos_token, "eos_token": eos_token}
         self._special_tokens = {**(special_tokens or {}), **{k: v for k, v in named.items() if v is not None}}
         self._max_chars = max_chars
         self._max_steps = max_steps
         self._takes_parts: dict[str, bool] = {}  # by role
+        self._marker = ContentMarker(plain) if (plain := tuple(plain_tokens)) else None
         self._compiled: jinja2.Template | None = None
         if source is not None:
             try:
@@ -96,11 +109,15 @@ class ChatTemplate:
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
             )
         values = _template_values(messages, tools, documents, template_kwargs)
+        if self._marker is not None:
+            values = {name: self._marker.mark(value) for name, value in values.items()}
         values["add_generation_prompt"] = add_generation_prompt
         chat = self._shape(values.pop("messages"))
         final = _open_final(chat) if continue_final_message else None
         rendered = self._run_until_it_fits(self._compiled, chat, values)
-        return rendered if final is None else _cut_at_mark(rendered, final)
+        if final is not None:
+            rendered = _cut_at_mark(rendered, final)
+        return rendered if self._marker is None else MarkedPrompt(rendered)
 
     def _shape(self, chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Bring roles and contents into the form that this template reads."""

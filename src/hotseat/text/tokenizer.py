@@ -9,9 +9,10 @@ from typing import Any
 
 import tokenizers
 
-from hotseat.errors import InvalidRequestError, ModelError
+from hotseat.errors import InvalidRequestError, ModelError, UnsupportedModelError
 from hotseat.text.detokenizer import Detokenizer
 from hotseat.text.gguf_vocabulary import GgufVocabulary
+from hotseat.text.plain_contents import MarkedPrompt, TokenFinder
 from hotseat.text.token_bytes import TokenBytes, decoding_rule
 
 __all__ = ["Tokenizer"]
@@ -26,10 +27,13 @@ class Tokenizer:
     """
 
     __slots__ = (
+        "_added",
         "_after",
         "_backend",
         "_before",
         "_bytes",
+        "_finder",
+        "_ids_of_added",
         "_post_processes",
         "_special_ids",
         "_visible_bytes",
@@ -58,6 +62,8 @@ class Tokenizer:
         rule = decoding_rule(None if decoder is None else json.loads(decoder.__getstate__()))
         added = backend.get_added_tokens_decoder()
         self._backend = backend
+        self._added = added
+        self._finder: TokenFinder | None = None  # made when it is needed first
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         ids = frozenset(added)
         self._bytes = TokenBytes(backend.id_to_token, rule, added=ids)
@@ -109,6 +115,8 @@ class Tokenizer:
         these itself: encode its output without. A text that is rendered elsewhere and begins with a BOS gets no second
         one. Runs without the GIL, so a thread of its own keeps a long prompt out of the way of others.
         """
+        if isinstance(text, MarkedPrompt):
+            return self._encode_marked(text, add_special_tokens)
         asks_backend = add_special_tokens and self._post_processes
         try:
             # A batch of one, because `encode` holds the GIL; without offsets, which nothing here reads.
@@ -124,6 +132,41 @@ class Tokenizer:
             return ids[1:] if twice else ids
         before = [] if ids[:1] == self._before else self._before
         return [*before, *ids, *self._after]
+
+    @property
+    def control_tokens(self) -> list[str]:
+        """The spellings of all control tokens.
+
+        Raises UnsupportedModelError for a tokenizer that cannot encode the text between them by itself.
+        """
+        if _opens_first_word_only(self._backend):
+            raise UnsupportedModelError("this tokenizer treats the first word of a prompt differently from all others")
+        return [self._added[token_id].content for token_id in self._special_ids]
+
+    def _encode_marked(self, text: MarkedPrompt, add_special_tokens: bool) -> list[int]:
+        """Encode a chat in which whole spellings of control tokens are the template's, and all others text."""
+        plain = tokenizers.Tokenizer(self._backend.model)  # shares the model, and knows no added tokens
+        if self._backend.normalizer is not None:
+            plain.normalizer = self._backend.normalizer
+        if self._backend.pre_tokenizer is not None:
+            plain.pre_tokenizer = self._backend.pre_tokenizer
+        if self._finder is None:
+            self._ids_of_added = {token.content: token_id for token_id, token in self._added.items()}
+            self._finder = TokenFinder(self._ids_of_added)
+        ids: list[int] = []
+        swallows = False
+        for part, spelling in text.parts(self._finder):
+            following = None if spelling is None else self._added[self._ids_of_added[spelling]]
+            part = part.lstrip() if swallows else part
+            part = part.rstrip() if following is not None and following.lstrip else part
+            if part:
+                ids += plain.encode_batch_fast([part], add_special_tokens=False)[0].ids
+            if spelling is not None and following is not None:
+                ids.append(self._ids_of_added[spelling])
+                swallows = following.rstrip
+        if not add_special_tokens:
+            return ids
+        return [*([] if ids[:1] == self._before else self._before), *ids, *self._after]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of ``ids``; ids outside the vocabulary have none, broken bytes become U+FFFD.
@@ -164,6 +207,12 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Whether the token is a control token (such as BOS), which is no part of the text."""
         return token_id in self._special_ids
+
+
+def _opens_first_word_only(backend: tokenizers.Tokenizer) -> bool:
+    state = json.loads(backend.pre_tokenizer.__getstate__()) if backend.pre_tokenizer is not None else {}
+    steps = state.get("pretokenizers", [state])
+    return any(step.get("prepend_scheme") == "first" for step in steps)
 
 
 def _id_of(backend: tokenizers.Tokenizer, token: str | None) -> int | None:

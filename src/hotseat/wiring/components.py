@@ -111,7 +111,7 @@ def make_components(args: EngineArgs) -> EngineComponents:
     logger.info("memory: %s", memory)
     scheduler_config, runner_config = args.room_configs(model.spec, memory.num_bytes)
     tokenizer = _tokenizer(model)
-    chat_template = _chat_template(model, tokenizer, args.model.chat_template)
+    chat_template = _chat_template(model, tokenizer, args.model)
     return EngineComponents(
         args=args,
         model=model,
@@ -154,14 +154,15 @@ def _tokenizer(model: LoadedModel) -> Tokenizer:
     return Tokenizer.from_file(source.path, source.config)
 
 
-def _chat_template(model: LoadedModel, tokenizer: Tokenizer, chosen: str | None) -> ChatTemplate:
-    source = model.chat_template
+def _chat_template(model: LoadedModel, tokenizer: Tokenizer, options: ModelOptions) -> ChatTemplate:
+    source, chosen = model.chat_template, options.chat_template
     if chosen is not None:
         try:
             source = Path(chosen).read_text(encoding="utf-8") if "{" not in chosen else chosen
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"chat_template {chosen!r} cannot be read: {error}") from None
-    return ChatTemplate(source, special_tokens=tokenizer.special_tokens)
+    plain = tokenizer.control_tokens if options.plain_message_contents else ()
+    return ChatTemplate(source, special_tokens=tokenizer.special_tokens, plain_tokens=plain)
 
 
 def make_policy(config: SchedulerConfig) -> Policy | None:

@@ -35,6 +35,9 @@ class ModelOptions:
     chat_template: str | None = field(
         default=None, metadata={"help": "Jinja file or text instead of the model's own chat template"}
     )
+    plain_message_contents: bool = field(
+        default=False, metadata={"help": "control tokens that messages spell out stay text, and end or open no turns"}
+    )
     generation_config: str = field(
         default="auto",
         metadata={
