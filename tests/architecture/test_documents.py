@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from hotseat.cli.commands import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
 HOMES = (ROOT, ROOT / "src" / "hotseat", ROOT / "csrc", ROOT / "benchmarks")
+# Of mypy, pip, pytest and the scripts of benchmarks/; and the beginning of a pattern.
+FLAGS_OF_OTHERS = {"--help", "--strict", "--deps", "--only", "--concurrency", "--save", "--profile", "--max"}
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|cpp|h))(?:::\w+)?`")
 
 
@@ -48,6 +52,19 @@ def test_every_link_leads_somewhere(document: Path) -> None:
             titles = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
             assert anchor in anchors, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_command_flag_and_variable_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    options = [(command.prefix, option) for command in COMMANDS.values() for option in command.known().values()]
+    flags = {option.flag for _, option in options} | {"--config", *FLAGS_OF_OTHERS}
+    named = {flag.replace("--no-", "--") for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
+    assert named - flags == set()
+    variables = {prefix + option.name.upper() for prefix, option in options} | {"HOTSEAT_CACHE_DIR", "HOTSEAT_CONFIG"}
+    assert set(re.findall(r"\bHOTSEAT_[A-Z_]+[A-Z]", text)) <= variables
+    commands = set(re.findall(r"(?:`|^    (?:\.venv/bin/)?)hotseat ([a-z]+(?: [a-z]+)?)", text, re.MULTILINE))
+    assert {name for name in commands if name not in COMMANDS and name.split()[0] not in COMMANDS} == set()
 
 
 def test_every_make_target_that_is_named_exists() -> None:
