@@ -27,7 +27,7 @@ from hotseat import wiring
 from hotseat.core.batch import TokenLogprobs
 from hotseat.core.request import SamplingParams
 from hotseat.errors import HotseatError, InvalidRequestError
-from hotseat.generation import Job, OfflineGenerator, OutputDelta, RequestOptions
+from hotseat.generation import OfflineGenerator, OutputDelta, PromptRequest
 
 if TYPE_CHECKING:
     from hotseat.text import Tokenizer
@@ -182,10 +182,10 @@ class LLM:
         if params.n != 1:
             raise InvalidRequestError(f"one answer can be streamed, not {params.n}", param="n")
         with closing(
-            self._generator.generate([Job(prompt=prompt, params=params, add_special_tokens=special)])
+            self._generator.generate([PromptRequest(prompt=prompt, params=params, add_special_tokens=special)])
         ) as steps:
             for deltas in steps:
-                for _, delta in deltas:
+                for delta in deltas:
                     if delta.finish_reason == "error":
                         raise HotseatError(f"the request failed: {delta.error}")
                     if delta.text:
@@ -204,21 +204,22 @@ class LLM:
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise InvalidRequestError(f"{len(prompts)} prompts, but {len(priorities)} priorities", param="priority")
-        jobs = [
-            Job(prompt=prompt, params=params, options=RequestOptions(priority=level), add_special_tokens=special)
+        requests = [
+            PromptRequest(prompt=prompt, params=params, priority=level, add_special_tokens=special)
             for prompt, params, level in zip(prompts, all_params, priorities, strict=True)
         ]
-        outputs = [_Output(self._next_id(), job, self._components.tokenizer) for job in jobs]
+        outputs = [_Output(self._next_id(), request, self._components.tokenizer) for request in requests]
         make_bar = use_tqdm if callable(use_tqdm) else tqdm
         with (
-            closing(self._generator.generate(jobs)) as steps,
-            make_bar(total=len(jobs), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True) as bar,
+            closing(self._generator.generate(requests)) as steps,
+            make_bar(total=len(requests), desc="Processed prompts", disable=not use_tqdm, dynamic_ncols=True) as bar,
         ):
             progress = _Progress(bar)
             for deltas in steps:
-                for position, delta in deltas:
-                    if outputs[position].add(delta):
-                        progress.finished(outputs[position].result)
+                for delta in deltas:
+                    output = outputs[delta.prompt]
+                    if output.add(delta):
+                        progress.finished(output.result)
         return [output.result for output in outputs]
 
     def _params_for_each(
@@ -273,18 +274,18 @@ class _Progress:
 
 
 class _Output:
-    """Collects the deltas of one job."""
+    """Collects the deltas of one prompt."""
 
-    def __init__(self, request_id: str, job: Job, tokenizer: Tokenizer) -> None:
+    def __init__(self, request_id: str, request: PromptRequest, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        wants = job.params.logprobs is not None
-        self._texts: list[list[str]] = [[] for _ in range(job.params.n)]
+        wants = request.params.logprobs is not None
+        self._texts: list[list[str]] = [[] for _ in range(request.params.n)]
         self.result = RequestOutput(
             request_id=request_id,
-            prompt=job.prompt if isinstance(job.prompt, str) else None,
+            prompt=request.prompt if isinstance(request.prompt, str) else None,
             outputs=[
                 CompletionOutput(index=index, logprobs=[] if wants else None, cumulative_logprob=0.0 if wants else None)
-                for index in range(job.params.n)
+                for index in range(request.params.n)
             ],
         )
 

@@ -15,7 +15,7 @@ from generation.scripts import PROMPT, limits, spelling
 from hotseat.core.request import FinishReason, RequestStatus, SamplingParams
 from hotseat.engine import StepLoop, VirtualClock
 from hotseat.errors import EngineStoppedError, InvalidRequestError, PromptTooLongError
-from hotseat.generation import Generator, Job, OfflineGenerator, OutputDelta
+from hotseat.generation import Generator, OfflineGenerator, OutputDelta, PromptRequest
 from hotseat.text import Tokenizer
 
 
@@ -40,7 +40,8 @@ async def collect(
 ) -> list[list[OutputDelta]]:
     values: dict[str, object] = {"temperature": 0.0, "max_tokens": None}
     sampling = SamplingParams(**(values | params))  # type: ignore[arg-type]
-    return [deltas async for deltas in generator.generate(prompt, sampling, request_id=request_id)]
+    request = PromptRequest(prompt=prompt, params=sampling)
+    return [deltas async for deltas in generator.generate([request], request_id=request_id)]
 
 
 def texts_of(steps: Sequence[Sequence[OutputDelta]], n: int = 1) -> list[str]:
@@ -74,8 +75,8 @@ def test_token_ids_are_taken_as_they_are() -> None:
 
 def test_special_tokens_can_be_left_out() -> None:
     async def scenario(generator: Generator) -> list[int] | None:
-        params = SamplingParams(max_tokens=1)
-        async for deltas in generator.generate(PROMPT, params, request_id="r", add_special_tokens=False):
+        request = PromptRequest(prompt=PROMPT, params=SamplingParams(max_tokens=1), add_special_tokens=False)
+        async for deltas in generator.generate([request]):
             return deltas[0].prompt_token_ids
         return None
 
@@ -131,12 +132,12 @@ def test_leaving_midway_aborts_all_sequences() -> None:
     async def scenario(setting: Setting) -> None:
         setting.runner.hold()
         setting.runner.let(1)
-        steps = setting.generator.generate(PROMPT, SamplingParams(n=3, max_tokens=None), request_id="r")
+        steps = setting.generator.generate([PromptRequest(prompt=PROMPT, params=SamplingParams(n=3, max_tokens=None))])
         async for _ in steps:
             break
         await steps.aclose()
         setting.runner.let_go()
-        ended = await setting.generator.explain("r")
+        ended = await setting.generator.explain("request")
         assert [one.finish_reason for one in ended] == [FinishReason.ABORT] * 3
 
     with generating() as setting:
@@ -357,5 +358,5 @@ def test_text_that_is_far_too_long_costs_only_its_head() -> None:
     loop = StepLoop(make_scheduler(), FakeRunner(), clock=VirtualClock())
     generator = OfflineGenerator(loop, byte_tokenizer(Watched), limits(max_model_len=32))
     with pytest.raises(PromptTooLongError, match="1000000 characters, of which the first 512 alone are 512 tokens"):
-        next(generator.generate([Job(prompt="x" * 1_000_000, params=SamplingParams())]))
+        next(generator.generate([PromptRequest(prompt="x" * 1_000_000, params=SamplingParams())]))
     assert lengths == [512]

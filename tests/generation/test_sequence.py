@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from generation.byte_tokenizer import EOS, byte_tokenizer, ids_of
 from hotseat.core.batch import RequestUpdate, TokenLogprobs
-from hotseat.core.request import FinishReason, RequestId, SamplingParams
+from hotseat.core.request import FinishReason, Request, RequestId, SamplingParams
 from hotseat.generation import OutputDelta, SequenceOutput
 
 TOKENIZER = byte_tokenizer()
@@ -28,9 +28,19 @@ def update(
     )
 
 
+def output_of(**params: object) -> SequenceOutput:
+    request = Request(
+        id=RequestId("a"),
+        prompt_token_ids=[],
+        params=SamplingParams(**params),  # type: ignore[arg-type]
+        arrived_at=0.0,
+    )
+    return SequenceOutput(request, TOKENIZER)
+
+
 def run(text: str, reason: FinishReason = FinishReason.LENGTH, *, size: int = 1, **params: object) -> list[OutputDelta]:
     """Feed ``text`` byte by byte, ``size`` bytes an update, and end with ``reason``."""
-    output = SequenceOutput(0, TOKENIZER, SamplingParams(**({"max_tokens": None} | params)), [])  # type: ignore[arg-type]
+    output = output_of(**({"max_tokens": None} | params))
     ids = ids_of(text)
     parts = [ids[start : start + size] for start in range(0, len(ids), size)] or [[]]
     deltas = [output.feed(update(part)) for part in parts[:-1]]
@@ -76,7 +86,7 @@ def test_held_back_beginning_of_a_stop_comes_at_the_end() -> None:
 
 
 def test_unfinished_character_becomes_a_replacement_at_the_end() -> None:
-    output = SequenceOutput(0, TOKENIZER, SamplingParams(), [])
+    output = output_of()
     first = output.feed(update(ids_of("é")[:1]))
     last = output.feed(update([], FinishReason.LENGTH))
     assert first is not None
@@ -85,22 +95,22 @@ def test_unfinished_character_becomes_a_replacement_at_the_end() -> None:
 
 
 def test_eos_has_no_text_even_when_special_tokens_are_shown() -> None:
-    output = SequenceOutput(0, TOKENIZER, SamplingParams(skip_special_tokens=False), [])
+    output = output_of(skip_special_tokens=False)
     delta = output.feed(update([*ids_of("ok"), EOS], FinishReason.STOP))
     assert delta is not None
     assert (delta.text, delta.token_ids[-1], delta.finish_reason, delta.stop_reason) == ("ok", EOS, "stop", None)
 
 
 def test_stop_token_is_cut_from_the_text_and_named() -> None:
-    output = SequenceOutput(0, TOKENIZER, SamplingParams(stop_token_ids=tuple(ids_of("."))), [])
+    output = output_of(stop_token_ids=tuple(ids_of(".")))
     delta = output.feed(update(ids_of("end."), FinishReason.STOP, stop_token_id=ids_of(".")[0]))
     assert delta is not None
     assert (delta.text, delta.stop_reason) == ("end", ids_of(".")[0])
 
 
 def test_stop_token_stays_when_asked_for() -> None:
-    params = SamplingParams(stop_token_ids=tuple(ids_of(".")), include_stop_str_in_output=True)
-    delta = SequenceOutput(0, TOKENIZER, params, []).feed(update(ids_of("end."), FinishReason.STOP))
+    output = output_of(stop_token_ids=tuple(ids_of(".")), include_stop_str_in_output=True)
+    delta = output.feed(update(ids_of("end."), FinishReason.STOP))
     assert delta is not None
     assert delta.text == "end."
 
@@ -117,7 +127,7 @@ def test_stop_wins_over_the_length_limit_at_the_same_token() -> None:
 
 
 def test_updates_after_the_stop_say_nothing() -> None:
-    output = SequenceOutput(0, TOKENIZER, SamplingParams(stop=("b",)), [])
+    output = output_of(stop=("b",))
     assert output.feed(update(ids_of("abc"))) is not None
     assert output.is_finished
     assert output.feed(update(ids_of("d"))) is None
@@ -125,12 +135,12 @@ def test_updates_after_the_stop_say_nothing() -> None:
 
 
 def test_update_without_tokens_or_end_says_nothing() -> None:
-    output = SequenceOutput(0, TOKENIZER, SamplingParams(), [])
+    output = output_of()
     assert output.feed(update([])) is None
 
 
 def test_error_and_its_message_reach_the_delta() -> None:
-    output = SequenceOutput(0, TOKENIZER, SamplingParams(), [])
+    output = output_of()
     failed = RequestUpdate(
         request_id=RequestId("a"), new_token_ids=[], finish_reason=FinishReason.ERROR, error="the runner failed"
     )

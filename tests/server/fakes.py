@@ -252,7 +252,7 @@ class FakeServer:
             }
         )
         self.app = create_app(self.services, config or ServerConfig())
-        self.flights = self.app.state.context.flights
+        self.in_flight = self.app.state.context.in_flight
         self._loop = asyncio.Runner()
         if starts:
             self.engine.start()

@@ -26,7 +26,7 @@ def check_nothing_is_left(server: FakeServer) -> None:
     assert server.run(server.engine.reset_prefix_cache()), "no block is in use"
     stats = server.engine.stats()
     assert (stats.num_running, stats.num_waiting) == (0, 0)
-    assert len(server.flights) == 0
+    assert len(server.in_flight) == 0
 
 
 @pytest.mark.parametrize(("path", "make"), PATHS)
@@ -92,7 +92,7 @@ def test_an_aborted_answer_ends_with_the_reason_abort(
         server.runner.hold()
         exchange, task = server.start_post(path, long(make, stream=stream, n=2))
         await server.runner.until_entered()
-        (answer_id,) = server.flights.ids()
+        ((answer_id, _),) = server.in_flight.items()
         wrong_ids = [answer_id[:-1], answer_id + "0", answer_id.upper()]
         asked = asyncio.create_task(post(server, "/abort_requests", {"request_ids": wrong_ids}))
         while not asked.done():
@@ -158,12 +158,12 @@ def test_at_shutdown_the_rest_is_told_and_new_ones_are_refused(server: FakeServe
         exchange, task = server.start_post("/v1/completions", long(completion, stream=stream))
         server.runner.step()
         await (exchange.written.wait() if stream else server.runner.until_entered())
-        server.flights.refuses_new = True
+        server.in_flight.refuses_new = True
         late, refused = server.start_post("/v1/completions", completion())
         await refused
         assert late.status == 503
         assert late.headers["retry-after"]
-        server.flights.end_all(shutting_down())
+        server.in_flight.end_all(shutting_down())
         await task
         server.runner.release()
         assert exchange.status == (200 if stream else 503)
@@ -172,7 +172,7 @@ def test_at_shutdown_the_rest_is_told_and_new_ones_are_refused(server: FakeServe
     assert server.run(shut_down())[-1]["error"]["message"] == "The server is shutting down."
     assert server.get("/ready").status == 503
     assert server.get("/health").status == 200
-    server.flights.refuses_new = False
+    server.in_flight.refuses_new = False
     check_nothing_is_left(server)
 
 

@@ -23,7 +23,7 @@ async def while_alice_waits(server: FakeServer, ask: Callable[[str], None]) -> R
     server.runner.hold()
     exchange, task = server.start_post("/v1/completions", completion(max_tokens=100, stream=True), ALICE)
     await server.runner.until_entered()
-    (answer_id,) = server.flights.ids()
+    ((answer_id, _),) = server.in_flight.items()
     await ask(answer_id)  # type: ignore[func-returns-value]
     server.runner.release()
     await task

@@ -87,11 +87,11 @@ def test_a_request_is_explained_by_its_answers_id_and_its_sequences(server: Fake
         server.runner.hold()
         _, task = server.start_post("/v1/completions", completion(prompt=["a", "b"][:count], n=2, max_tokens=400))
         await server.runner.until_entered()
-        (answer_id,) = server.flights.ids()
+        ((answer_id, _),) = server.in_flight.items()
         whole = await step_until_done(server, get(server, f"/v1/requests/{answer_id}/explain"))
         own_id = whole["sequences"][0]["request_id"]
         single = await step_until_done(server, get(server, f"/v1/requests/{own_id}/explain"))
-        server.flights.get(answer_id).end(None)
+        server.in_flight.get(answer_id).end(None)
         server.runner.release()
         await task
         return whole, single
@@ -135,13 +135,13 @@ def test_what_became_of_a_request_can_be_asked_after_its_end(start: Callable[...
         server.runner.hold()
         _, first = server.start_post("/v1/completions", completion(max_tokens=400))
         await server.runner.until_entered()
-        (first_id,) = server.flights.ids()
+        ((first_id, _),) = server.in_flight.items()
         headers = {"x-request-id": "mine"}
         _, second = server.start_post("/v1/completions", completion(max_tokens=3, n=2), headers=headers)
         while server.engine.stats().num_waiting < 2:
             server.runner.step()
             await server.runner.until_entered()
-        server.flights.get(first_id).end(None)
+        server.in_flight.get(first_id).end(None)
         server.runner.release()
         await asyncio.gather(first, second)
 
@@ -172,7 +172,7 @@ def test_the_last_256_answers_are_remembered(server: FakeServer) -> None:
     known = [server.get(f"/v1/requests/{answer_id}/explain").status for answer_id in ids]
     assert sorted(known) == [200] * 256 + [404] * 4
     assert known[10:] == [200] * 250
-    assert len(server.generator._ended) == len(server.flights._landed) == len(server.engine._finished._kept) == 256
+    assert len(server.in_flight._recent) == len(server.engine.finished_ids()) == 256
 
 
 async def step_until_done(server: FakeServer, question: Any) -> Any:

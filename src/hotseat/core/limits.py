@@ -9,7 +9,26 @@ from hotseat.core.config import SchedulerConfig
 from hotseat.core.request import Request, RequestStatus
 from hotseat.errors import InvalidRequestError, PromptTooLongError, QueueFullError
 
-__all__ = ["Limits"]
+__all__ = ["Limits", "check_context"]
+
+
+def check_context(num_prompt_tokens: int, max_tokens: int | None, max_model_len: int) -> str:
+    """Refuse a prompt that is empty or does not fit ``max_model_len``; return what is said of what follows it.
+
+    Raises:
+        PromptTooLongError: the prompt, and one token unless ``max_tokens`` is 0, exceed ``max_model_len``.
+        InvalidRequestError: the prompt is empty.
+    """
+    if num_prompt_tokens == 0:
+        raise InvalidRequestError("the prompt is empty: at least one token is needed", param="prompt")
+    rest = "" if max_tokens == 0 else " and at least one token is generated"
+    if num_prompt_tokens + (max_tokens != 0) > max_model_len:
+        raise PromptTooLongError(
+            f"the prompt has {num_prompt_tokens} tokens{rest}, but this model's maximum context length "
+            f"(max_model_len) is {max_model_len} tokens",
+            param="prompt",
+        )
+    return rest
 
 
 class Limits:
@@ -32,17 +51,8 @@ class Limits:
             InvalidRequestError: the prompt is empty.
         """
         config, num_prompt = self._config, len(request.prompt_token_ids)
-        if num_prompt == 0:
-            raise InvalidRequestError("the prompt must hold at least one token", param="prompt")
-        needed = num_prompt + (request.params.max_tokens != 0)
-        rest = " and at least one token is generated" if needed > num_prompt else ""
-        if needed > config.max_model_len:
-            raise PromptTooLongError(
-                f"the prompt has {num_prompt} tokens{rest}, but a sequence has at most "
-                f"max_model_len = {config.max_model_len} tokens",
-                param="prompt",
-            )
-        num_blocks = math.ceil(needed / config.block_size)
+        rest = check_context(num_prompt, request.params.max_tokens, config.max_model_len)
+        num_blocks = math.ceil((num_prompt + bool(rest)) / config.block_size)
         if num_blocks > config.num_kv_blocks:
             raise PromptTooLongError(
                 f"the prompt has {num_prompt} tokens{rest}, which needs {num_blocks} blocks of {config.block_size} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,13 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name, "must be true or false", getattr(self, name))
+
+    def resolved(self, *, max_tokens: int, prompt_logprobs: int | None) -> SamplingParams:
+        """Return a copy with these two values, which are trusted: nothing is checked a second time."""
+        copied = copy.copy(self)
+        _set(copied, "max_tokens", max_tokens)
+        _set(copied, "prompt_logprobs", prompt_logprobs)
+        return copied
 
     def _normalize(self) -> None:
         stop: Any = self.stop

@@ -140,6 +140,10 @@ class Engine:
         """Return the ids of the requests that ended last, oldest first."""
         return self._finished.ids()
 
+    async def settle(self) -> None:
+        """Return when all aborts that were sent before have been applied: at the end of the step at the latest."""
+        await self._ask(lambda: None)
+
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached content; false when blocks are still in use by running requests."""
         return await self._ask(self._scheduler.reset_prefix_cache)

@@ -1,11 +1,11 @@
-"""Turn one prompt into streams of text: tokenize, check, run its sequences, detokenize, cut at stop strings.
+"""Generation of text: tokenize and check prompts, run their sequences, detokenize, cut at stop strings.
 
 Must not know: HTTP, models' weights, seats, blocks, how a batch is formed.
 """
 
 from hotseat.generation.generator import Generator
-from hotseat.generation.offline import Job, OfflineGenerator
-from hotseat.generation.prompts import ModelLimits, RequestOptions
+from hotseat.generation.offline import OfflineGenerator
+from hotseat.generation.prompts import ModelLimits, PromptRequest
 from hotseat.generation.sequence import OutputDelta, SequenceOutput
 
-__all__ = ["Generator", "Job", "ModelLimits", "OfflineGenerator", "OutputDelta", "RequestOptions", "SequenceOutput"]
+__all__ = ["Generator", "ModelLimits", "OfflineGenerator", "OutputDelta", "PromptRequest", "SequenceOutput"]

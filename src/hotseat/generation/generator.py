@@ -1,26 +1,21 @@
-"""From a prompt to streams of text, for coroutines."""
+"""From prompts to streams of text, for coroutines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Sequence
 
 from hotseat.core.explain import Explanation, FinishedRequest
-from hotseat.core.request import RequestId, SamplingParams
+from hotseat.core.request import Request, RequestId
 from hotseat.engine import Engine
-from hotseat.generation.choices import Choices
 from hotseat.generation.grammars import Grammars
-from hotseat.generation.prompts import ModelLimits, PromptReader, RequestFactory, RequestOptions
-from hotseat.generation.sequence import OutputDelta
+from hotseat.generation.prompts import ModelLimits, PromptReader, PromptRequest
+from hotseat.generation.sequence import OutputDelta, SequenceOutputs
+from hotseat.generation.threads import TokenizerThreads
+from hotseat.grammar import Grammar
 from hotseat.text import Tokenizer
 
 __all__ = ["Generator"]
-
-# Characters. Below this, tokenizing takes less time than the way to another thread and back.
-INLINE_PROMPT_LENGTH = 256
-NUM_TOKENIZER_THREADS = 2
-NUM_ENDED = 256  # generations that can be asked about after their end
 
 
 class Generator:
@@ -29,26 +24,15 @@ class Generator:
     def __init__(self, engine: Engine, tokenizer: Tokenizer, limits: ModelLimits) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._reader = PromptReader(tokenizer, limits.max_model_len)
-        self._requests = RequestFactory(limits)
+        self._reader = PromptReader(tokenizer, limits)
         self._grammars = Grammars(tokenizer, limits)
-        self._pool = ThreadPoolExecutor(NUM_TOKENIZER_THREADS, thread_name_prefix="hotseat-tokenizer")
+        self._threads = TokenizerThreads()
         self._running: dict[str, list[RequestId]] = {}  # the engine's ids by the caller's
-        self._ended: dict[str, list[RequestId]] = {}  # the same for the last that ended, oldest first
 
     async def generate(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        *,
-        request_id: str = "request",
-        priority: int = 0,
-        tenant: str = "",
-        deadline_ms: float | None = None,
-        cache_salt: str = "",
-        add_special_tokens: bool = True,
+        self, prompts: Sequence[PromptRequest], *, request_id: str = "request"
     ) -> AsyncGenerator[list[OutputDelta]]:
-        """Yield the deltas of the ``params.n`` sequences, one list for each engine step that brought any.
+        """Yield the deltas of all sequences of ``prompts``, one list for each engine step that brought any.
 
         A slow reader finds several steps in one list, still with one delta for each sequence. Closing the iterator
         aborts what has not ended.
@@ -60,60 +44,79 @@ class Generator:
             EngineStoppedError: the engine takes no requests.
         """
         arrived_at = self._engine.clock.now()
-        prompt_ids = await self._tokenize(prompt, add_special_tokens)
-        options = RequestOptions(priority=priority, tenant=tenant, deadline_ms=deadline_ms, cache_salt=cache_salt)
-        grammar = await self._grammars.get_async(params, request_id, arrived_at)
-        requests = self._requests.build(
-            prompt_ids, params, request_id=request_id, arrived_at=arrived_at, options=options, grammar=grammar
-        )
-        choices = Choices(requests, self._tokenizer, self._engine.finish)
-        ids = [request.id for request in requests]
-        stream = await self._engine.submit(requests)
-        self._enter(request_id, ids)
+        grammars = [await self._grammars.get_async(prompt.params, request_id, arrived_at) for prompt in prompts]
+        size = sum(len(prompt.prompt) for prompt in prompts)
+        requests = await self._threads.run(size, lambda: self._requests(prompts, grammars, request_id, arrived_at))
+        outputs = SequenceOutputs(requests, self._tokenizer, self._engine.finish)
+        everything = [request for siblings in requests for request in siblings]
+        ids = [request.id for request in everything]
+        stream = await self._engine.submit(everything)
+        self._running.setdefault(request_id, []).extend(ids)
         try:
             async for updates in stream:
-                deltas = [delta for update in updates if (delta := choices.feed(update)) is not None]
+                deltas = outputs.feed(updates)
                 if deltas:
                     yield deltas
-                if not choices.num_open:
+                if not outputs.num_open:
                     return
         finally:
             stream.close()
-            self._leave(request_id, ids)
+            self._forget(request_id, set(ids))
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of ``text``, on the path of the prompts that are generated from.
+
+        Raises:
+            PromptTooLongError: its head alone has twice the tokens that the model can hold.
+            InvalidRequestError: it holds what is no character.
+        """
+        return await self._threads.run(len(text), lambda: self._reader.read(text, add_special_tokens))
 
     async def explain(self, request_id: str) -> list[Explanation | FinishedRequest]:
-        """Say where the sequences of the caller's ``request_id`` are, or what became of the last that ended."""
-        ids = self._running.get(request_id) or self._ended.get(request_id, [])
-        explanations = await asyncio.gather(*(self._explain(own_id) for own_id in ids))
+        """Return the states of the sequences of ``request_id``, or the histories of those that ended lately."""
         compiling = self._grammars.explain(request_id, self._engine.clock.now(), self._engine.stats())
+        ids = self._running.get(request_id) or self._finished(request_id)
+        if not ids and not compiling:
+            await self._engine.settle()  # it may have been aborted during the step that is being computed
+            ids = self._finished(request_id)
+        explanations = await asyncio.gather(*(self._explain(own_id) for own_id in ids))
         return [explanation for explanation in (*explanations, *compiling) if explanation is not None]
+
+    def _finished(self, request_id: str) -> list[RequestId]:
+        """Return the ids of its sequences among the last that ended, in their order."""
+        return sorted((own_id for own_id in self._engine.finished_ids() if _is_of(own_id, request_id)), key=_position)
 
     async def _explain(self, own_id: RequestId) -> Explanation | FinishedRequest | None:
         return self._engine.finished(own_id) or await self._engine.explain(own_id) or self._engine.finished(own_id)
 
     def close(self) -> None:
-        """Release the tokenizer's threads; idempotent. The engine is somebody else's."""
-        self._pool.shutdown(wait=False)
+        """Release the tokenizer's threads; idempotent. The engine belongs to the caller."""
+        self._threads.close()
         self._grammars.close()
 
-    async def _tokenize(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
-        if not isinstance(prompt, str):
-            return list(prompt)
-        if len(prompt) <= INLINE_PROMPT_LENGTH:
-            return self._reader.read(prompt, add_special_tokens)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._reader.read, prompt, add_special_tokens)
+    def _requests(
+        self, prompts: Sequence[PromptRequest], grammars: Sequence[Grammar | None], request_id: str, arrived_at: float
+    ) -> list[list[Request]]:
+        names = [request_id] if len(prompts) == 1 else [f"{request_id}-p{number}" for number in range(len(prompts))]
+        return [
+            self._reader.requests(prompt, name, arrived_at, grammar)
+            for prompt, name, grammar in zip(prompts, names, grammars, strict=True)
+        ]
 
-    def _enter(self, request_id: str, ids: list[RequestId]) -> None:
-        self._running.setdefault(request_id, []).extend(ids)
-
-    def _leave(self, request_id: str, ids: list[RequestId]) -> None:
-        self._ended.pop(request_id, None)
-        self._ended[request_id] = ids
-        if len(self._ended) > NUM_ENDED:
-            del self._ended[next(iter(self._ended))]
+    def _forget(self, request_id: str, ids: set[RequestId]) -> None:
         left = [own_id for own_id in self._running[request_id] if own_id not in ids]
         if left:
             self._running[request_id] = left
         else:
             del self._running[request_id]
+
+
+def _position(own_id: RequestId) -> tuple[int, int]:
+    serial, _, index = own_id.rpartition(".")[2].partition("/")
+    return int(serial), int(index or 0)
+
+
+def _is_of(own_id: RequestId, request_id: str) -> bool:
+    """Tell whether a sequence's id, ``request.serial/index`` or ``request-pN.serial/index``, is of ``request_id``."""
+    name = own_id.rpartition(".")[0]
+    return request_id in (name, name.rpartition("-p")[0])

@@ -7,14 +7,15 @@ import itertools
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from hotseat.core.limits import check_context
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.errors import InvalidRequestError, PromptTooLongError
 from hotseat.grammar import Grammar
 from hotseat.text import Tokenizer
 
-__all__ = ["ModelLimits", "PromptReader", "RequestFactory", "RequestOptions", "child_seed"]
+__all__ = ["ModelLimits", "PromptReader", "PromptRequest", "child_seed"]
 
 HEAD_CHARACTERS_PER_TOKEN = 16  # of a prompt's head; English has four
 _SEED_MASK = (1 << 63) - 1
@@ -35,9 +36,17 @@ def child_seed(seed: int | None, index: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
-    """What a caller says about a request beside its prompt and sampling."""
+class PromptRequest:
+    """A prompt, as text or token ids, and how to continue it.
 
+    Raises:
+        InvalidRequestError: ``deadline_ms`` is no positive number.
+    """
+
+    prompt: str | list[int]
+    params: SamplingParams
+    add_special_tokens: bool = True  # to a text, as the tokenizer wants them around a plain one
+    clips_max_tokens: bool = False  # max_tokens is an upper bound: it may exceed the room that the context has left
     priority: int = 0
     tenant: str = ""
     deadline_ms: float | None = None  # from arrival to the first token
@@ -50,37 +59,9 @@ class RequestOptions:
             )
 
 
-class PromptReader:
-    """Encode text. A text that is far too long is refused after a look at its head, at the cost of the head."""
-
-    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
-        self._tokenizer = tokenizer
-        self._max_model_len = max_model_len
-
-    def read(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Return the token ids of ``text``.
-
-        Raises:
-            PromptTooLongError: its head alone has twice the tokens that the model can hold.
-            InvalidRequestError: it holds what is no character.
-        """
-        # Where a text is cut changes a few tokens around the cut, never half of them.
-        head_length = HEAD_CHARACTERS_PER_TOKEN * self._max_model_len
-        if len(text) > 2 * head_length:
-            num_head_tokens = len(self._tokenizer.encode(text[:head_length], add_special_tokens=False))
-            if num_head_tokens > 2 * self._max_model_len:
-                raise PromptTooLongError(
-                    f"the prompt has {len(text)} characters, of which the first {head_length} alone are "
-                    f"{num_head_tokens} tokens, but this model's maximum context length (max_model_len) is "
-                    f"{self._max_model_len} tokens",
-                    param="prompt",
-                )
-        return self._tokenizer.encode(text, add_special_tokens)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
-    """What the model decides about its requests."""
+    """The model's bounds on its requests."""
 
     vocab_size: int
     max_model_len: int
@@ -88,25 +69,40 @@ class ModelLimits:
     default_max_tokens: int | None = None  # when a request has none; None: what the context holds
 
 
-class RequestFactory:
-    """Check prompts and parameters against the model and make requests, one for each of the ``n`` sequences.
+class PromptReader:
+    """Tokenize and check prompts and make their requests, one for each of the ``n`` sequences.
 
-    Ids are never used twice: what the caller passes is only their beginning.
+    Ids are never used twice: what the caller passes is only their beginning. Any thread may use it.
     """
 
-    def __init__(self, limits: ModelLimits) -> None:
+    def __init__(self, tokenizer: Tokenizer, limits: ModelLimits) -> None:
+        self._tokenizer = tokenizer
         self._limits = limits
         self._serial = itertools.count()
 
-    def build(
-        self,
-        prompt_ids: list[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        arrived_at: float,
-        options: RequestOptions,
-        grammar: Grammar | None = None,
+    def read(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Return the token ids of ``text``. One that is far too long is refused at the cost of its head.
+
+        Raises:
+            PromptTooLongError: its head alone has twice the tokens that the model can hold.
+            InvalidRequestError: it holds what is no character.
+        """
+        # Where a text is cut changes a few tokens around the cut, never half of them.
+        max_model_len = self._limits.max_model_len
+        head_length = HEAD_CHARACTERS_PER_TOKEN * max_model_len
+        if len(text) > 2 * head_length:
+            num_head_tokens = len(self._tokenizer.encode(text[:head_length], add_special_tokens=False))
+            if num_head_tokens > 2 * max_model_len:
+                raise PromptTooLongError(
+                    f"the prompt has {len(text)} characters, of which the first {head_length} alone are "
+                    f"{num_head_tokens} tokens, but this model's maximum context length (max_model_len) is "
+                    f"{max_model_len} tokens",
+                    param="prompt",
+                )
+        return self._tokenizer.encode(text, add_special_tokens)
+
+    def requests(
+        self, prompt: PromptRequest, request_id: str, arrived_at: float, grammar: Grammar | None = None
     ) -> list[Request]:
         """Return the requests for the sequences of one prompt, each with a copy of ``grammar``.
 
@@ -114,15 +110,18 @@ class RequestFactory:
             InvalidRequestError: a token id is outside the vocabulary, the prompt is empty, or the sequence would not
                 fit the model's context; the message has the numbers.
         """
-        self._check_ids(prompt_ids, "prompt")
+        text, params = prompt.prompt, prompt.params
+        prompt_ids = self.read(text, prompt.add_special_tokens) if isinstance(text, str) else list(text)
+        check_context(len(prompt_ids), params.max_tokens, self._limits.max_model_len)
+        self._check_ids(prompt_ids)
         self._check_params(params)
-        max_tokens = self._max_tokens(len(prompt_ids), params.max_tokens, params.min_tokens)
+        max_tokens = self._max_tokens(len(prompt_ids), prompt)
         serial = next(self._serial)
         ids = [f"{request_id}.{serial}"] if params.n == 1 else [f"{request_id}.{serial}/{i}" for i in range(params.n)]
-        deadline_at = None if options.deadline_ms is None else arrived_at + options.deadline_ms / 1000
-        first_params = replace(params, max_tokens=max_tokens)
+        deadline_at = None if prompt.deadline_ms is None else arrived_at + prompt.deadline_ms / 1000
+        first_params = params.resolved(max_tokens=max_tokens, prompt_logprobs=params.prompt_logprobs)
         # The prompt is the same for all: one of them computes its log-probabilities, the others read the cache.
-        other_params = replace(first_params, prompt_logprobs=None) if params.n > 1 else first_params
+        other_params = params.resolved(max_tokens=max_tokens, prompt_logprobs=None) if params.n > 1 else first_params
         return [
             Request(
                 id=RequestId(child_id),
@@ -131,39 +130,33 @@ class RequestFactory:
                 arrived_at=arrived_at,
                 seed=child_seed(params.seed, index),
                 eos_token_ids=self._limits.eos_token_ids,
-                priority=options.priority,
-                tenant=options.tenant,
+                priority=prompt.priority,
+                tenant=prompt.tenant,
                 deadline_at=deadline_at,
                 constraint=None if grammar is None else grammar.constraint(),
-                cache_salt=options.cache_salt,
+                cache_salt=prompt.cache_salt,
             )
             for index, child_id in enumerate(ids)
         ]
 
-    def _check_ids(self, token_ids: list[int], param: str) -> None:
-        if not token_ids:
-            raise InvalidRequestError("the prompt is empty: at least one token is needed", param=param)
+    def _check_ids(self, token_ids: list[int]) -> None:
         if set(map(type, token_ids)) != {int}:
-            raise InvalidRequestError("a prompt of token ids must hold integers only", param=param)
-        if min(token_ids) < 0 or max(token_ids) >= self._limits.vocab_size:
-            self._check_range(token_ids, param)
+            raise InvalidRequestError("a prompt of token ids must hold integers only", param="prompt")
+        self._check_range(token_ids, "prompt")
 
     def _check_range(self, token_ids: Iterable[int], param: str) -> None:
-        vocab_size = self._limits.vocab_size
-        for token_id in token_ids:
-            if not 0 <= token_id < vocab_size:
-                raise InvalidRequestError(
-                    f"{param}: token id {token_id} is outside the vocabulary, which has {vocab_size} tokens",
-                    param=param,
-                )
+        ids, vocab_size = tuple(token_ids), self._limits.vocab_size
+        if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+            return
+        wrong = next(token_id for token_id in ids if not 0 <= token_id < vocab_size)
+        raise InvalidRequestError(
+            f"{param}: token id {wrong} is outside the vocabulary, which has {vocab_size} tokens", param=param
+        )
 
     def _check_params(self, params: SamplingParams) -> None:
-        if params.logit_bias:
-            self._check_range((token_id for token_id, _ in params.logit_bias), "logit_bias")
-        if params.stop_token_ids:
-            self._check_range(params.stop_token_ids, "stop_token_ids")
-        if params.allowed_token_ids is not None:
-            self._check_range(params.allowed_token_ids, "allowed_token_ids")
+        self._check_range((token_id for token_id, _ in params.logit_bias), "logit_bias")
+        self._check_range(params.stop_token_ids, "stop_token_ids")
+        self._check_range(params.allowed_token_ids or (), "allowed_token_ids")
         if params.min_tokens > 0:
             self._check_candidates(params)
 
@@ -176,19 +169,18 @@ class RequestFactory:
                 param="min_tokens",
             )
 
-    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None, min_tokens: int) -> int:
-        """Return how many tokens the sequence may get, checked against the model's context."""
+    def _max_tokens(self, num_prompt_tokens: int, prompt: PromptRequest) -> int:
+        """Return how many tokens the sequence may get; the prompt itself fits."""
+        max_tokens, min_tokens = prompt.params.max_tokens, prompt.params.min_tokens
         limit = self._limits.max_model_len
-        if num_prompt_tokens + (max_tokens != 0) > limit:
-            raise PromptTooLongError(
-                f"the prompt has {num_prompt_tokens} tokens and at least 1 is to be generated, "
-                f"but this model's maximum context length (max_model_len) is {limit} tokens",
-                param="prompt",
-            )
         room = limit - num_prompt_tokens
         if max_tokens is None:
             default = self._limits.default_max_tokens
             return room if default is None else min(room, max(default, min_tokens))
+        if max_tokens <= room:
+            return max_tokens
+        if prompt.clips_max_tokens:
+            max_tokens = max(room, min_tokens)
         if max_tokens > room:
             raise InvalidRequestError(
                 f"this model's maximum context length (max_model_len) is {limit} tokens, but "

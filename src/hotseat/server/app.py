@@ -14,7 +14,7 @@ from hotseat.server import generate, info, observe, page, tokens
 from hotseat.server.auth import ApiKeys
 from hotseat.server.config import ServerConfig
 from hotseat.server.errors import ApiError, handle_error
-from hotseat.server.gate import Gate
+from hotseat.server.middleware import RequestMiddleware
 from hotseat.server.openapi import describe
 from hotseat.server.services import ServerServices
 from hotseat.server.state import ServerContext
@@ -34,7 +34,7 @@ def create_app(services: ServerServices, config: ServerConfig) -> FastAPI:
         app.include_router(room.router)
     for kind in (ApiError, HotseatError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handle_error)
-    app.add_middleware(Gate, context=context)
+    app.add_middleware(RequestMiddleware, context=context)
     if config.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

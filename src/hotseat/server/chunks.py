@@ -1,12 +1,13 @@
-"""Write the events of a stream: constant bytes around the JSON-escaped text, nothing built per token."""
+"""Events of a stream: constant bytes around the JSON-escaped text, nothing built per token."""
 
 from __future__ import annotations
 
 import msgspec
 
-from hotseat.server.answer import Answer, NumberedDelta, Tally
+from hotseat.generation import OutputDelta
 from hotseat.server.errors import ApiError
 from hotseat.server.logprobs import TextOffsets, TokenNames
+from hotseat.server.metadata import ResponseMetadata, UsageCounter
 from hotseat.server.version import fingerprint
 from hotseat.text import Tokenizer
 
@@ -25,162 +26,165 @@ def error_event(error: ApiError) -> bytes:
 class ChunkWriter:
     """Turn batches of deltas into the bytes of one write each."""
 
-    def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
-        self.tally = Tally(answer)
-        self._answer = answer
+    def __init__(self, metadata: ResponseMetadata, tokenizer: Tokenizer) -> None:
+        self.counter = UsageCounter(metadata)
+        self._metadata = metadata
         self._tokenizer = tokenizer
-        self._names = TokenNames(tokenizer, as_ids=answer.tokens_as_ids)
+        self._names = TokenNames(tokenizer, as_ids=metadata.tokens_as_ids)
         self._begun: set[int] = set()
         self._is_over = False
-        self._early: list[NumberedDelta] = []  # of prompts of which nothing is known yet
+        self._early: list[OutputDelta] = []  # of prompts of which nothing is known yet
         self._offsets: dict[int, TextOffsets] = {}
-        kind = b"chat.completion.chunk" if answer.is_chat else b"text_completion"
+        kind = b"chat.completion.chunk" if metadata.is_chat else b"text_completion"
         self._head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[{"index":' % (
-            _encode(answer.id),
+            _encode(metadata.id),
             kind,
-            answer.created,
-            _encode(answer.model),
+            metadata.created,
+            _encode(metadata.model),
         )
-        self._text_open, self._text_close = (b',"delta":{"content":', b"}") if answer.is_chat else (b',"text":', b"")
-        self._no_usage = b',"usage":null' if answer.include_usage else b""
+        self._text_open, self._text_close = (b',"delta":{"content":', b"}") if metadata.is_chat else (b',"text":', b"")
+        self._no_usage = b',"usage":null' if metadata.include_usage else b""
         self._plain_tail = self._text_close + b',"logprobs":null,"finish_reason":null}]' + self._no_usage + b"}\n\n"
         self._fingerprint = b',"system_fingerprint":' + _encode(fingerprint())
-        self._is_plain = answer.logprobs is None and not answer.return_token_ids and not answer.continuous_usage
+        self._is_plain = metadata.logprobs is None and not metadata.return_token_ids and not metadata.continuous_usage
 
-    def write(self, batch: list[NumberedDelta]) -> bytes:
+    def write(self, batch: list[OutputDelta]) -> bytes:
         """Return the events for what one step brought; empty when there is nothing to tell.
 
         Raises:
             ApiError: a choice failed; the stream must end with an error event.
         """
         events: list[bytes] = []
-        for item in batch:
-            delta = item.delta
-            if item.prompt not in self.tally.prompts and delta.prompt_token_ids is None:
-                self._early.append(item)  # another of the prompt's sequences will tell about the prompt
+        for delta in batch:
+            if delta.prompt not in self.counter.prompts and delta.prompt_token_ids is None:
+                self._early.append(delta)  # another of the prompt's sequences will tell about the prompt
                 continue
-            choice = self.tally.add(item)
+            choice = self.counter.add(delta)
             if choice in self._begun and self._is_plain and delta.finish_reason is None:
                 if delta.text:
                     events += (self._head, b"%d" % choice, self._text_open, _encode(delta.text), self._plain_tail)
                 continue
-            events += self._rare_chunks(choice, item)
+            events += self._rare_chunks(choice, delta)
             if self._early and delta.prompt_token_ids is not None:
                 early, self._early = self._early, []
                 events.append(self.write(early))
-        if not self.tally.unfinished and not self._is_over:
+        if not self.counter.unfinished and not self._is_over:
             self._is_over = True
             events += self._ending()
         return b"".join(events)
 
-    def _rare_chunks(self, choice: int, item: NumberedDelta) -> list[bytes]:
+    def _rare_chunks(self, choice: int, delta: OutputDelta) -> list[bytes]:
         """Return the first and the last chunk of a choice, and those with more than text."""
         events: list[bytes] = []
         if choice not in self._begun:
             self._begun.add(choice)
-            events += self._opening(choice, item)
-            if self._answer.echo and self._answer.max_tokens == 0 and item.delta.finish_reason is not None:
+            events += self._opening(choice, delta)
+            if self._metadata.echo and self._metadata.max_tokens == 0 and delta.finish_reason is not None:
                 return events  # the echo was all
-        return events + self._full_chunk(choice, item)
+        return events + self._full_chunk(choice, delta)
 
     def write_abort(self) -> bytes:
         """Return the end of a stream whose unfinished choices were aborted."""
         events: list[bytes] = []
-        for choice in sorted(self.tally.unfinished):
-            if choice not in self._begun and self._answer.is_chat:
+        for choice in sorted(self.counter.unfinished):
+            if choice not in self._begun and self._metadata.is_chat:
                 events += self._role_chunk(choice)
-            events += (self._head, b"%d" % choice, b',"delta":{}' if self._answer.is_chat else b',"text":""')
+            events += (self._head, b"%d" % choice, b',"delta":{}' if self._metadata.is_chat else b',"text":""')
             events += (b',"logprobs":null,"finish_reason":"abort"}]', self._no_usage, b"}\n\n")
-        self.tally.unfinished.clear()
+        self.counter.unfinished.clear()
         return b"".join([*events, *self._ending()])
 
     def _ending(self) -> list[bytes]:
-        if not self._answer.include_usage:
+        if not self._metadata.include_usage:
             return [DONE]
         head = self._head.removesuffix(b'{"index":')
-        return [head, b'],"usage":', self.tally.usage().as_json(), b"}\n\n", DONE]
+        return [head, b'],"usage":', self.counter.usage().as_json(), b"}\n\n", DONE]
 
-    def _opening(self, choice: int, item: NumberedDelta) -> list[bytes]:
+    def _opening(self, choice: int, delta: OutputDelta) -> list[bytes]:
         """Return what precedes the first generated text of a choice."""
-        answer = self._answer
-        if answer.is_chat:
+        metadata = self._metadata
+        if metadata.is_chat:
             return self._role_chunk(choice)
-        if not answer.echo:
+        if not metadata.echo:
             return []
-        prompt = answer.prompts[item.prompt]
-        facts = self.tally.prompts[item.prompt]
-        skip = answer.skip_special_tokens
+        prompt = metadata.prompts[delta.prompt]
+        prompt_info = self.counter.prompts[delta.prompt]
+        skip = metadata.skip_special_tokens
         text = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt, skip_special_tokens=skip)
         logprobs = b"null"
-        if answer.logprobs is not None and facts.logprobs is not None:
-            logprobs = _encode(self._offsets_of(choice).shape(facts.token_ids, facts.logprobs))
-        ends = item.delta.finish_reason if answer.max_tokens == 0 else None
+        if metadata.logprobs is not None and prompt_info.logprobs is not None:
+            logprobs = _encode(self._offsets_of(choice).shape(prompt_info.token_ids, prompt_info.logprobs))
+        ends = delta.finish_reason if metadata.max_tokens == 0 else None
         return [
             *(self._head, b"%d" % choice, self._text_open, _encode(text), self._text_close),
             *(b',"logprobs":', logprobs, b',"finish_reason":', _encode(ends), b',"stop_reason":null'),
-            *self._token_ids(item, is_first=True, is_echo=True),
+            *self._token_ids(delta, is_first=True, is_echo=True),
             *(b"}]", self._usage(choice), b"}\n\n"),
         ]
 
     def _role_chunk(self, choice: int) -> list[bytes]:
-        answer = self._answer
-        facts = self.tally.prompts.get(choice // answer.n)
-        delta = {"role": answer.role, "content": answer.echo_text}
-        ids = b',"prompt_token_ids":' + _encode(facts.token_ids) if answer.return_token_ids and facts else b""
-        usage = self._usage(choice) if facts else self._no_usage
+        metadata = self._metadata
+        prompt_info = self.counter.prompts.get(choice // metadata.n)
+        delta = {"role": metadata.role, "content": metadata.echo_text}
+        ids = (
+            b',"prompt_token_ids":' + _encode(prompt_info.token_ids)
+            if metadata.return_token_ids and prompt_info
+            else b""
+        )
+        usage = self._usage(choice) if prompt_info else self._no_usage
         return [
             *(self._head, b"%d" % choice, b',"delta":', _encode(delta), b',"logprobs":null,"finish_reason":null}]'),
             *(ids, usage, b"}\n\n"),
         ]
 
-    def _full_chunk(self, choice: int, item: NumberedDelta) -> list[bytes]:
+    def _full_chunk(self, choice: int, delta: OutputDelta) -> list[bytes]:
         """Return a chunk with all that was asked for; it may be the choice's last."""
-        answer, delta = self._answer, item.delta
+        metadata = self._metadata
         is_last = delta.finish_reason is not None
         if not (delta.text or is_last or (delta.token_ids and not self._is_plain)):
             return []
-        if answer.is_chat and not delta.text and is_last:
+        if metadata.is_chat and not delta.text and is_last:
             payload = b',"delta":{}'
         else:
             payload = self._text_open + _encode(delta.text) + self._text_close
-        chunk = [self._head, b"%d" % choice, payload, b',"logprobs":', self._logprobs(choice, item)]
+        chunk = [self._head, b"%d" % choice, payload, b',"logprobs":', self._logprobs(choice, delta)]
         chunk += (b',"finish_reason":', _encode(delta.finish_reason), b',"stop_reason":', _encode(delta.stop_reason))
-        is_first = not answer.is_chat and not answer.echo and self._is_first(choice, item)
-        chunk += self._token_ids(item, is_first=is_first)
+        is_first = not metadata.is_chat and not metadata.echo and self._is_first(choice, delta)
+        chunk += self._token_ids(delta, is_first=is_first)
         chunk += (b"}]", self._usage(choice))
         if is_last:
             chunk.append(self._fingerprint)
         chunk.append(b"}\n\n")
         return chunk
 
-    def _is_first(self, choice: int, item: NumberedDelta) -> bool:
-        return self.tally.completion_tokens[choice] == len(item.delta.token_ids)
+    def _is_first(self, choice: int, delta: OutputDelta) -> bool:
+        return self.counter.completion_tokens[choice] == len(delta.token_ids)
 
-    def _token_ids(self, item: NumberedDelta, *, is_first: bool, is_echo: bool = False) -> list[bytes]:
-        if not self._answer.return_token_ids:
+    def _token_ids(self, delta: OutputDelta, *, is_first: bool, is_echo: bool = False) -> list[bytes]:
+        if not self._metadata.return_token_ids:
             return []
-        parts = [b',"token_ids":', _encode([] if is_echo else item.delta.token_ids)]
+        parts = [b',"token_ids":', _encode([] if is_echo else delta.token_ids)]
         if is_first:
-            parts += (b',"prompt_token_ids":', _encode(self.tally.prompts[item.prompt].token_ids))
+            parts += (b',"prompt_token_ids":', _encode(self.counter.prompts[delta.prompt].token_ids))
         return parts
 
-    def _logprobs(self, choice: int, item: NumberedDelta) -> bytes:
-        num_top, entries = self._answer.logprobs, item.delta.logprobs
+    def _logprobs(self, choice: int, delta: OutputDelta) -> bytes:
+        num_top, entries = self._metadata.logprobs, delta.logprobs
         if num_top is None or not entries:
             return b"null"
-        if self._answer.is_chat:
+        if self._metadata.is_chat:
             return b'{"content":' + _encode(self._names.chat(entries, num_top)) + b"}"
-        return _encode(self._offsets_of(choice).shape(item.delta.token_ids, entries))
+        return _encode(self._offsets_of(choice).shape(delta.token_ids, entries))
 
     def _offsets_of(self, choice: int) -> TextOffsets:
         offsets = self._offsets.get(choice)
         if offsets is None:
-            skip, num_top = self._answer.skip_special_tokens, self._answer.logprobs or 0
+            skip, num_top = self._metadata.skip_special_tokens, self._metadata.logprobs or 0
             offsets = TextOffsets(self._names, num_top=num_top, skip_special_tokens=skip)
             self._offsets[choice] = offsets
         return offsets
 
     def _usage(self, choice: int) -> bytes:
-        if not self._answer.continuous_usage:
+        if not self._metadata.continuous_usage:
             return self._no_usage
-        return b',"usage":' + self.tally.usage(choice).as_json()
+        return b',"usage":' + self.counter.usage(choice).as_json()

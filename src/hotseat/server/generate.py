@@ -1,4 +1,4 @@
-"""The endpoints that generate: text completions and chat completions."""
+"""Endpoints that generate: text completions and chat completions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,10 +13,10 @@ from starlette.responses import Response
 
 from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
-from hotseat.server.answer import Answer
+from hotseat.generation import PromptRequest
 from hotseat.server.body import read_json
 from hotseat.server.errors import ApiError
-from hotseat.server.merge import DeltaStream
+from hotseat.server.metadata import ResponseMetadata
 from hotseat.server.respond import GenerationResponse
 from hotseat.server.sampling import chat_sampling, completion_sampling
 from hotseat.server.schema import (
@@ -28,7 +27,7 @@ from hotseat.server.schema import (
     TokenizeRequest,
 )
 from hotseat.server.services import ServerServices
-from hotseat.server.state import ServerContext, context_of, note_of
+from hotseat.server.state import ServerContext, context_of, request_context_of
 from hotseat.server.unsupported import refuse_unsupported
 
 __all__ = ["chat_prompt", "check_model", "router"]
@@ -47,8 +46,8 @@ async def create_completion(request: Request) -> Response:
     _check(body, context)
     params = completion_sampling(body, context.services.sampling_defaults)
     prompts = _prompts(body)
-    answer = _answer(body, context, "cmpl-", prompts, params)
-    return _respond(request, body, answer, params)
+    metadata = _metadata(body, context, "cmpl-", prompts, params)
+    return _respond(request, body, metadata, prompts, params)
 
 
 @router.post("/v1/chat/completions", tags=["OpenAI"])
@@ -58,11 +57,9 @@ async def create_chat_completion(request: Request) -> Response:
     body = await read_json(request, ChatCompletionRequest, context.config.max_request_bytes)
     _check(body, context)
     params = chat_sampling(body, context.services.sampling_defaults)
-    prompt_ids = await chat_prompt(body, context)
-    if body.max_completion_tokens is not None:
-        params = _within_context(params, len(prompt_ids), context.services.model.max_model_len)
-    answer = _answer(body, context, "chatcmpl-", [prompt_ids], params)
-    return _respond(request, body, answer, params)
+    prompt = await chat_prompt(body, context)
+    metadata = _metadata(body, context, "chatcmpl-", [prompt], params)
+    return _respond(request, body, metadata, [prompt], params)
 
 
 def check_model(name: str | None, context: ServerContext) -> str:
@@ -80,13 +77,13 @@ def check_model(name: str | None, context: ServerContext) -> str:
     return name
 
 
-async def chat_prompt(body: ChatCompletionRequest | TokenizeRequest, context: ServerContext) -> list[int]:
-    """Write the messages as the model's template wants them and tokenize that, off the event loop.
+async def chat_prompt(body: ChatCompletionRequest | TokenizeRequest, context: ServerContext) -> str:
+    """Render the messages by the model's chat template, off the event loop.
 
     Raises:
         InvalidRequestError: the template does not take them.
     """
-    template, tokenizer = context.services.chat_template, context.services.tokenizer
+    template = context.services.chat_template
     if template is None:
         raise InvalidRequestError("This model has no chat template; use /v1/completions.", param="messages")
     options: dict[str, Any] = dict(body.chat_template_kwargs or {})
@@ -100,22 +97,11 @@ async def chat_prompt(body: ChatCompletionRequest | TokenizeRequest, context: Se
             options["documents"] = body.documents
     options["add_generation_prompt"] = body.add_generation_prompt is not False
     options["continue_final_message"] = bool(body.continue_final_message)
-    messages = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
 
-    def render_and_tokenize() -> list[int]:
-        text = template.render(messages, **options)
-        # A template writes the special tokens itself; the tokenizer adds none unless asked to.
-        return tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens))
+    def render() -> str:
+        return template.render([message.model_dump(exclude_unset=True) for message in body.messages or ()], **options)
 
-    return await asyncio.to_thread(render_and_tokenize)
-
-
-def _within_context(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> SamplingParams:
-    """Treat ``max_completion_tokens`` as OpenAI does: an upper bound, no matter whether the context holds so many."""
-    room = max_model_len - num_prompt_tokens
-    if params.max_tokens is None or params.max_tokens <= room or room < 1:
-        return params
-    return replace(params, max_tokens=max(room, params.min_tokens))
+    return await asyncio.to_thread(render)
 
 
 def _check(body: GenerationRequest, context: ServerContext) -> None:
@@ -140,13 +126,8 @@ def _check(body: GenerationRequest, context: ServerContext) -> None:
 
 def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     prompt = body.prompt
-    prompts: list[str | list[int]]
-    if isinstance(prompt, str):
-        prompts = [prompt]
-    elif prompt and isinstance(prompt[0], int):
-        prompts = [list(prompt)]
-    else:
-        prompts = list(prompt)  # type: ignore[arg-type]
+    is_one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
+    prompts: list[Any] = [prompt] if is_one else list(prompt)
     if not prompts or not all(prompts):
         raise InvalidRequestError("The prompt must not be empty.", param="prompt")
     if len(prompts) > MAX_PROMPTS:
@@ -155,7 +136,7 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
 
 
 def _check_count(num_sequences: int, services: ServerServices) -> None:
-    """Refuse more sequences than can ever sit and wait at once."""
+    """Refuse more sequences than can ever run and wait at once."""
     if num_sequences > MAX_CHOICES:
         raise InvalidRequestError(
             f"n times the number of prompts must not exceed {MAX_CHOICES}, and is {num_sequences}.", param="n"
@@ -171,21 +152,22 @@ def _check_count(num_sequences: int, services: ServerServices) -> None:
         )
 
 
-def _answer(
+def _metadata(
     body: GenerationRequest,
     context: ServerContext,
     prefix: str,
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
-) -> Answer:
+) -> ResponseMetadata:
     _check_count(params.n * len(prompts), context.services)
     is_chat = isinstance(body, ChatCompletionRequest)
     options = body.stream_options
-    return Answer(
+    return ResponseMetadata(
         id=prefix + uuid.uuid4().hex,
         model=check_model(body.model, context),
         created=int(time.time()),
-        prompts=prompts,
+        num_prompts=len(prompts),
+        prompts=prompts if body.echo else (),
         n=params.n,
         is_chat=is_chat,
         logprobs=params.logprobs,
@@ -209,28 +191,39 @@ def _echo_text(body: ChatCompletionRequest) -> str:
     return ""
 
 
-def _respond(request: Request, body: GenerationRequest, answer: Answer, params: SamplingParams) -> Response:
-    context, note = context_of(request), note_of(request)
-    if not note.has_own_id:
-        note.request_id = answer.id
-    tenant = note.caller.name or body.user or ""
+def _respond(
+    request: Request,
+    body: GenerationRequest,
+    metadata: ResponseMetadata,
+    prompts: Sequence[str | list[int]],
+    params: SamplingParams,
+) -> Response:
+    context, request_context = context_of(request), request_context_of(request)
+    if not request_context.has_own_id:
+        request_context.request_id = metadata.id
+    caller = request_context.caller
     cache_salt = body.cache_salt or ""
     if context.config.isolate_prefix_cache:
-        cache_salt = f"{note.caller.account} {cache_salt}"
-
-    def open_streams() -> list[DeltaStream]:
-        return [
-            context.services.generator.generate(
-                prompt,
-                params,
-                request_id=request_id,
-                priority=body.priority or 0,
-                tenant=tenant,
-                deadline_ms=body.deadline_ms,
-                cache_salt=cache_salt,
-                add_special_tokens=body.add_special_tokens is not False,
-            )
-            for prompt, request_id in zip(answer.prompts, answer.request_ids, strict=True)
-        ]
-
-    return GenerationResponse(answer, open_streams, context=context, note=note, stream=bool(body.stream))
+        cache_salt = f"{caller.account} {cache_salt}"
+    is_chat = isinstance(body, ChatCompletionRequest)
+    prompt_requests = [
+        PromptRequest(
+            prompt=prompt,
+            params=params,
+            # A chat template writes the special tokens itself; the tokenizer adds some only when asked to.
+            add_special_tokens=bool(body.add_special_tokens) if is_chat else body.add_special_tokens is not False,
+            clips_max_tokens=isinstance(body, ChatCompletionRequest) and body.max_completion_tokens is not None,
+            priority=body.priority or 0,
+            tenant=caller.name or body.user or "",
+            deadline_ms=body.deadline_ms,
+            cache_salt=cache_salt,
+        )
+        for prompt in prompts
+    ]
+    return GenerationResponse(
+        metadata,
+        lambda: context.services.generator.generate(prompt_requests, request_id=metadata.id),
+        context=context,
+        request_context=request_context,
+        stream=bool(body.stream),
+    )

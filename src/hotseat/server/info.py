@@ -57,8 +57,8 @@ async def ready(request: Request) -> Response:
     """Answer 200 while new requests are taken, else 503; for readiness probes."""
     context = context_of(request)
     state = context.services.engine.health()
-    reason = shutting_down().message if context.flights.refuses_new else state.reason
-    is_ready = state.alive and not context.flights.refuses_new
+    reason = shutting_down().message if context.in_flight.refuses_new else state.reason
+    is_ready = state.alive and not context.in_flight.refuses_new
     return JSONResponse({"status": "ready" if is_ready else "not ready", "reason": reason}, 200 if is_ready else 503)
 
 
@@ -75,7 +75,7 @@ async def load(request: Request) -> Response:
     context = context_of(request)
     stats = context.services.engine.stats()
     body = {
-        "server_load": len(context.flights),
+        "server_load": len(context.in_flight),
         "num_requests_running": stats.num_running,
         "num_requests_waiting": stats.num_waiting,
         "max_num_seqs": context.services.max_num_seqs,

@@ -1,4 +1,4 @@
-"""Endpoints to look into the engine and to step in: steps, explanations, aborts, the prefix cache."""
+"""Endpoints that show and change the engine's state: steps, explanations, aborts, the prefix cache."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from hotseat.server.auth import Caller
 from hotseat.server.body import read_json
 from hotseat.server.errors import ApiError
 from hotseat.server.schema import AbortRequest
-from hotseat.server.services import ServerServices
-from hotseat.server.state import Flight, Landed, ServerContext, context_of, note_of
+from hotseat.server.state import ServerContext, context_of, request_context_of
 from hotseat.telemetry import record_as_dict
 
 __all__ = ["router"]
@@ -36,7 +35,7 @@ async def steps(request: Request, since: int = -1, limit: Annotated[int, Query(g
     ``next`` is what to send as ``since`` the next time; ``stats`` are the numbers of this moment.
     """
     context = context_of(request)
-    caller = note_of(request).caller
+    caller = request_context_of(request).caller
     records = context.services.engine.step_records(since, limit)
     body = {
         "next": records[-1].step if records else since,
@@ -48,27 +47,27 @@ async def steps(request: Request, since: int = -1, limit: Annotated[int, Query(g
 
 @router.get("/v1/requests", tags=["Observe"])
 async def requests(request: Request) -> Response:
-    """List the answers under way, oldest first, each with what it runs on or waits for."""
+    """List the answers in flight, oldest first, each with the state of its sequences."""
     context = context_of(request)
     data = [
-        {"id": id_, "client_request_id": flight.client_id, "sequences": await _sequences(context.services, flight)}
-        for id_, flight in context.flights.items()
-        if note_of(request).caller.may_see(flight.account)
+        {"id": id_, "client_request_id": entry.client_id, "sequences": await context.services.generator.explain(id_)}
+        for id_, entry in context.in_flight.items()
+        if request_context_of(request).caller.may_see(entry.account)
     ]
     return Response(msgspec.json.encode({"object": "list", "data": data}), media_type="application/json")
 
 
 @router.get("/v1/requests/{request_id:path}/explain", tags=["Observe"])
 async def explain(request: Request, request_id: str) -> Response:
-    """Say where a request is and what it waits for, or what became of one of the last that ended.
+    """Return the state of a request and what it waits for, or the history of one of the last that ended.
 
     ``request_id`` is an answer's id or the client's ``X-Request-Id``, which may stand for several sequences, or one
     sequence's id from a step record.
     """
-    context, caller = context_of(request), note_of(request).caller
+    context, caller = context_of(request), request_context_of(request).caller
     services = context.services
-    flights = [flight for flight in context.flights.named(request_id) if caller.may_see(flight.account)]
-    explanations = [one for flight in flights for one in await _sequences(services, flight)]
+    named = {id_: one for id_, one in context.in_flight.named(request_id).items() if caller.may_see(one.account)}
+    explanations: list[Any] = [one for id_ in named for one in await services.generator.explain(id_)]
     if not explanations and _may_see_sequence(context, caller, request_id):
         own_id = RequestId(request_id)
         single = services.engine.finished(own_id) or await services.engine.explain(own_id)
@@ -76,7 +75,7 @@ async def explain(request: Request, request_id: str) -> Response:
     if not explanations:
         message = f"No request with the id `{request_id[:200]}` is waiting or running, or among the last that ended."
         raise ApiError(404, message, "request_id")
-    client_id = flights[0].client_id if flights else None
+    client_id = next(iter(named.values())).client_id if named else None
     body = {"request_id": request_id, "client_request_id": client_id, "sequences": explanations}
     return Response(msgspec.json.encode(body), media_type="application/json")
 
@@ -87,7 +86,7 @@ async def abort_requests(request: Request) -> Response:
 
     Requests of other API keys are not found, but by an admin key.
     """
-    context, caller = context_of(request), note_of(request).caller
+    context, caller = context_of(request), request_context_of(request).caller
     body = await read_json(request, AbortRequest, context.config.max_request_bytes)
     were_found = await asyncio.gather(*(_abort(context, caller, request_id) for request_id in body.request_ids))
     found = dict(zip(body.request_ids, were_found, strict=True))
@@ -104,20 +103,16 @@ async def reset_prefix_cache(request: Request) -> Response:
     return JSONResponse({"reset": True})
 
 
-async def _sequences(services: ServerServices, flight: Flight | Landed) -> list[Any]:
-    return [one for own_id in flight.request_ids for one in await services.generator.explain(own_id)]
-
-
 def _require_admin(request: Request) -> None:
-    if not note_of(request).caller.is_admin:
+    if not request_context_of(request).caller.is_admin:
         raise ApiError(403, "Only an admin may do this: send a key that was given as --admin-api-key.")
 
 
 def _may_see_sequence(context: ServerContext, caller: Caller, sequence_id: str) -> bool:
     if caller.is_admin:
         return True
-    flight = context.flights.of_sequence(sequence_id)
-    return flight is not None and caller.may_see(flight.account)
+    entry = context.in_flight.of_sequence(sequence_id)
+    return entry is not None and caller.may_see(entry.account)
 
 
 def _visible(record: dict[str, Any], context: ServerContext, caller: Caller) -> dict[str, Any]:
@@ -143,11 +138,11 @@ def _pseudonym(sequence_id: str) -> str:
 
 
 async def _abort(context: ServerContext, caller: Caller, request_id: str) -> bool:
-    flight = context.flights.get(request_id)
-    if flight is not None:
-        if caller.may_see(flight.account):
-            flight.end(None)
-        return caller.may_see(flight.account)
+    entry = context.in_flight.get(request_id)
+    if entry is not None:
+        if caller.may_see(entry.account):
+            entry.end(None)
+        return caller.may_see(entry.account)
     if not _may_see_sequence(context, caller, request_id):
         return False
     engine = context.services.engine

@@ -1,24 +1,24 @@
-"""Answer one generation request: generate, write, and end early when the client leaves or somebody says so."""
+"""The response to one generation request; it ends early when the client leaves or the request is aborted."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hotseat.errors import HotseatError
-from hotseat.server.answer import Answer, NumberedDelta
+from hotseat.generation import OutputDelta
 from hotseat.server.chunks import ChunkWriter, error_event
 from hotseat.server.errors import ApiError, as_api_error
-from hotseat.server.merge import DeltaStream, merge
+from hotseat.server.metadata import ResponseMetadata
 from hotseat.server.result import ResultWriter
-from hotseat.server.state import Flight, RequestNote, ServerContext
-from hotseat.server.wire import Wire
+from hotseat.server.sse import SseWriter
+from hotseat.server.state import InFlightRequest, RequestContext, ServerContext
 
 __all__ = ["GenerationResponse"]
 
@@ -28,59 +28,56 @@ logger = logging.getLogger(__name__)
 class GenerationResponse(Response):
     """An ASGI response that generates while it is sent.
 
-    ``open_streams`` begins the generations, one for each prompt, when the response is called. A stream's headers go out
-    with its first token, so that a request that is refused gets a true HTTP status, or with the first keep-alive
-    comment.
+    ``generate`` begins the generation when the response is called. A stream's headers go out with its first token, so
+    that a request that is refused gets a true HTTP status, or with the first keep-alive comment.
     """
 
     def __init__(
         self,
-        answer: Answer,
-        open_streams: Callable[[], list[DeltaStream]],
+        metadata: ResponseMetadata,
+        generate: Callable[[], AsyncGenerator[list[OutputDelta]]],
         *,
         context: ServerContext,
-        note: RequestNote,
+        request_context: RequestContext,
         stream: bool,
     ) -> None:
         super().__init__()
-        self._answer = answer
-        self._open_streams = open_streams
+        self._metadata = metadata
+        self._begin = generate
         self._context = context
-        self._note = note
+        self._request_context = request_context
         tokenizer = context.services.tokenizer
-        self._writer = ChunkWriter(answer, tokenizer) if stream else ResultWriter(answer, tokenizer)
+        self._writer = ChunkWriter(metadata, tokenizer) if stream else ResultWriter(metadata, tokenizer)
         self._work: asyncio.Task[None] | None = None
         self._ended_by: list[ApiError | None] = []  # set from outside: an error, or None for an abort
         self._began_at = time.monotonic()
         self._first_at: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Generate and send until the end, whoever brings it about."""
-        wire = Wire(send, self._context.config.sse_keep_alive_interval_s)
-        flights = self._context.flights
-        client_id = self._note.request_id if self._note.has_own_id else None
-        flight = Flight(
-            request_ids=self._answer.request_ids, client_id=client_id, account=self._note.caller.account, end=self._end
-        )
-        flights.enter(self._answer.id, flight)
-        self._work = asyncio.create_task(self._generate(wire))
+        """Generate and send until the answer, the client or an abort ends it."""
+        sse = SseWriter(send, self._context.config.sse_keep_alive_interval_s)
+        in_flight = self._context.in_flight
+        client_id = self._request_context.request_id if self._request_context.has_own_id else None
+        entry = InFlightRequest(client_id=client_id, account=self._request_context.caller.account, end=self._end)
+        in_flight.enter(self._metadata.id, entry)
+        self._work = asyncio.create_task(self._generate(sse))
         left = asyncio.create_task(_until_disconnect(receive))
         try:
             await asyncio.wait((self._work, left), return_when=asyncio.FIRST_COMPLETED)
-            if wire.is_complete:  # uvicorn calls the end of an answer a disconnect: let the work see its own end
+            if sse.is_complete:  # uvicorn calls the end of an answer a disconnect: let the work see its own end
                 await asyncio.wait((self._work,))
             if self._ended_by:
                 await _cancel(self._work)
-                await self._finish_early(wire, self._ended_by[0])
+                await self._finish_early(sse, self._ended_by[0])
             elif self._work.done():
-                await self._conclude(wire, self._work.exception())
+                await self._conclude(sse, self._work.exception())
             else:
                 self._sum_up("aborted, the client left")
         except BaseException as error:
             self._sum_up(f"failed: {error}")
             raise
         finally:
-            flights.leave(self._answer.id)
+            in_flight.leave(self._metadata.id)
             await _cancel(self._work, left)
 
     def _end(self, error: ApiError | None) -> None:
@@ -89,66 +86,66 @@ class GenerationResponse(Response):
             self._ended_by.append(error)
             self._work.cancel()
 
-    async def _generate(self, wire: Wire) -> None:
+    async def _generate(self, sse: SseWriter) -> None:
         writer = self._writer
-        batches = merge(self._open_streams())
+        batches = self._begin()
         try:
             if isinstance(writer, ChunkWriter):
-                await self._stream(writer, batches, wire)
+                await self._stream(writer, batches, sse)
             else:
                 async for batch in batches:
                     self._note_first_token()
                     writer.add(batch)
-                await wire.send_json(writer.write())
-            assert not writer.tally.unfinished, "every choice ends with a reason"
+                await sse.send_json(writer.write())
+            assert not writer.counter.unfinished, "every choice ends with a reason"
             self._sum_up("completed")
         finally:
             await batches.aclose()
 
-    async def _stream(self, writer: ChunkWriter, batches: AsyncIterator[list[NumberedDelta]], wire: Wire) -> None:
-        keep_alive = asyncio.create_task(wire.keep_alive())
+    async def _stream(self, writer: ChunkWriter, batches: AsyncIterator[list[OutputDelta]], sse: SseWriter) -> None:
+        keep_alive = asyncio.create_task(sse.keep_alive())
         try:
             async for batch in batches:
                 self._note_first_token()
                 data = writer.write(batch)
                 if data:
-                    await wire.send_events(data, more=bool(writer.tally.unfinished))
+                    await sse.send_events(data, more=bool(writer.counter.unfinished))
         finally:
             await _cancel(keep_alive)
 
-    async def _conclude(self, wire: Wire, error: BaseException | None) -> None:
+    async def _conclude(self, sse: SseWriter, error: BaseException | None) -> None:
         """Tell the client about ``error``: with a status when nothing was sent yet, else within the stream."""
         if error is None:
             return
-        if not wire.has_begun:
+        if not sse.has_begun:
             raise error
         if not isinstance(error, ApiError | HotseatError):
-            logger.error("the stream of %s failed", self._answer.id, exc_info=error)
+            logger.error("the stream of %s failed", self._metadata.id, exc_info=error)
         self._sum_up(f"failed: {error}")
-        await wire.send_events(error_event(as_api_error(error)), more=False)
+        await sse.send_events(error_event(as_api_error(error)), more=False)
 
-    async def _finish_early(self, wire: Wire, error: ApiError | None) -> None:
+    async def _finish_early(self, sse: SseWriter, error: ApiError | None) -> None:
         self._sum_up(f"ended: {error}" if error else "aborted on request")
-        if wire.is_complete:
+        if sse.is_complete:
             return
-        if error is not None and not wire.has_begun:
+        if error is not None and not sse.has_begun:
             raise error
         if not isinstance(self._writer, ChunkWriter):
-            await wire.send_json(self._writer.write())
+            await sse.send_json(self._writer.write())
         else:
-            await wire.send_events(error_event(error) if error else self._writer.write_abort(), more=False)
+            await sse.send_events(error_event(error) if error else self._writer.write_abort(), more=False)
 
     def _note_first_token(self) -> None:
         if self._first_at is None:
             self._first_at = time.monotonic()
 
     def _sum_up(self, outcome: str) -> None:
-        """Write down for the access log how it went."""
-        usage = self._writer.tally.usage()
+        """Note the outcome for the access log."""
+        usage = self._writer.counter.usage()
         tokens = f"prompt={usage.prompt_tokens} cached={usage.cached_tokens} output={usage.completion_tokens}"
         first = "" if self._first_at is None else f" ttft={(self._first_at - self._began_at) * 1e3:.1f}ms"
-        name = f"{self._answer.id} " if self._note.has_own_id else ""  # else it is the request's id
-        self._note.summary = f"{name}{outcome} {tokens}{first}"
+        name = f"{self._metadata.id} " if self._request_context.has_own_id else ""  # else it is the request's id
+        self._request_context.summary = f"{name}{outcome} {tokens}{first}"
 
 
 async def _until_disconnect(receive: Receive) -> None:

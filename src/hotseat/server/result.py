@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from hotseat.core.batch import TokenLogprobs
-from hotseat.server.answer import Answer, NumberedDelta, Tally
+from hotseat.generation import OutputDelta
 from hotseat.server.logprobs import TextOffsets, TokenNames
+from hotseat.server.metadata import ResponseMetadata, UsageCounter
 from hotseat.server.version import fingerprint
 from hotseat.text import Tokenizer
 
@@ -28,22 +29,21 @@ class _Choice:
 class ResultWriter:
     """Gather the deltas of all choices; ``write`` gives the response's body."""
 
-    def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
-        self.tally = Tally(answer)
-        self._answer = answer
+    def __init__(self, metadata: ResponseMetadata, tokenizer: Tokenizer) -> None:
+        self.counter = UsageCounter(metadata)
+        self._metadata = metadata
         self._tokenizer = tokenizer
-        self._names = TokenNames(tokenizer, as_ids=answer.tokens_as_ids)
-        self._choices = [_Choice() for _ in range(answer.num_choices)]
+        self._names = TokenNames(tokenizer, as_ids=metadata.tokens_as_ids)
+        self._choices = [_Choice() for _ in range(metadata.num_choices)]
 
-    def add(self, batch: list[NumberedDelta]) -> None:
+    def add(self, batch: list[OutputDelta]) -> None:
         """Take what one step brought.
 
         Raises:
             ApiError: a choice failed, so the answer as a whole does.
         """
-        for item in batch:
-            choice = self._choices[self.tally.add(item)]
-            delta = item.delta
+        for delta in batch:
+            choice = self._choices[self.counter.add(delta)]
             if delta.text:
                 choice.texts.append(delta.text)
             choice.token_ids += delta.token_ids
@@ -54,73 +54,75 @@ class ResultWriter:
 
     def write(self) -> bytes:
         """Return the body; choices that have not ended count as aborted."""
-        answer = self._answer
-        for index in self.tally.unfinished:
+        metadata = self._metadata
+        for index in self.counter.unfinished:
             self._choices[index].finish_reason = "abort"
-        shape = self._chat_choice if answer.is_chat else self._text_choice
+        shape = self._chat_choice if metadata.is_chat else self._text_choice
         body = {
-            "id": answer.id,
-            "object": "chat.completion" if answer.is_chat else "text_completion",
-            "created": answer.created,
-            "model": answer.model,
+            "id": metadata.id,
+            "object": "chat.completion" if metadata.is_chat else "text_completion",
+            "created": metadata.created,
+            "model": metadata.model,
             "choices": [shape(index, choice) for index, choice in enumerate(self._choices)],
             "service_tier": None,
             "system_fingerprint": fingerprint(),
-            "usage": msgspec.Raw(self.tally.usage().as_json()),
+            "usage": msgspec.Raw(self.counter.usage().as_json()),
         }
-        if answer.is_chat:
+        if metadata.is_chat:
             body |= self._prompt_fields(0)
         return msgspec.json.encode(body)
 
     def _chat_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
-        answer = self._answer
+        metadata = self._metadata
         logprobs = None
-        if answer.logprobs is not None:
-            logprobs = {"content": self._names.chat(choice.logprobs, answer.logprobs), "refusal": None}
-        message = {"role": answer.role, "content": answer.echo_text + "".join(choice.texts), "refusal": None}
+        if metadata.logprobs is not None:
+            logprobs = {"content": self._names.chat(choice.logprobs, metadata.logprobs), "refusal": None}
+        message = {"role": metadata.role, "content": metadata.echo_text + "".join(choice.texts), "refusal": None}
         shaped = {"index": index, "message": message, "logprobs": logprobs}
         return shaped | self._ending(choice)
 
     def _text_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
-        prompt = index // self._answer.n
+        prompt = index // self._metadata.n
         text = "".join(choice.texts)
-        if self._answer.echo:
+        if self._metadata.echo:
             text = self._prompt_text(prompt) + text
         shaped = {"index": index, "text": text, "logprobs": self._text_logprobs(prompt, choice)}
         return shaped | self._ending(choice) | self._prompt_fields(prompt)
 
     def _ending(self, choice: _Choice) -> dict[str, Any]:
         ending: dict[str, Any] = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
-        if self._answer.return_token_ids:
+        if self._metadata.return_token_ids:
             ending["token_ids"] = choice.token_ids
         return ending
 
     def _prompt_fields(self, prompt: int) -> dict[str, Any]:
-        facts = self.tally.prompts.get(prompt)
+        prompt_info = self.counter.prompts.get(prompt)
         fields: dict[str, Any] = {}
-        if self._answer.return_token_ids:
-            fields["prompt_token_ids"] = facts.token_ids if facts else None
-        if self._answer.prompt_logprobs:
-            fields["prompt_logprobs"] = self._names.prompt(facts.logprobs) if facts and facts.logprobs else None
+        if self._metadata.return_token_ids:
+            fields["prompt_token_ids"] = prompt_info.token_ids if prompt_info else None
+        if self._metadata.prompt_logprobs:
+            fields["prompt_logprobs"] = (
+                self._names.prompt(prompt_info.logprobs) if prompt_info and prompt_info.logprobs else None
+            )
         return fields
 
     def _prompt_text(self, prompt: int) -> str:
-        source = self._answer.prompts[prompt]
+        source = self._metadata.prompts[prompt]
         if isinstance(source, str):
             return source
-        return self._tokenizer.decode(source, skip_special_tokens=self._answer.skip_special_tokens)
+        return self._tokenizer.decode(source, skip_special_tokens=self._metadata.skip_special_tokens)
 
     def _text_logprobs(self, prompt: int, choice: _Choice) -> Any:
-        answer = self._answer
-        if answer.logprobs is None:
+        metadata = self._metadata
+        if metadata.logprobs is None:
             return None
         token_ids: list[int] = []
         entries: list[TokenLogprobs | None] = []
-        facts = self.tally.prompts.get(prompt)
-        if answer.echo and facts and facts.logprobs is not None:
-            token_ids += facts.token_ids
-            entries += facts.logprobs
+        prompt_info = self.counter.prompts.get(prompt)
+        if metadata.echo and prompt_info and prompt_info.logprobs is not None:
+            token_ids += prompt_info.token_ids
+            entries += prompt_info.logprobs
         token_ids += choice.token_ids
         entries += choice.logprobs
-        offsets = TextOffsets(self._names, num_top=answer.logprobs, skip_special_tokens=answer.skip_special_tokens)
+        offsets = TextOffsets(self._names, num_top=metadata.logprobs, skip_special_tokens=metadata.skip_special_tokens)
         return offsets.shape(token_ids, entries)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotseat.core.request import MAX_LOGPROBS, MAX_STOP_STRINGS, SamplingParams
+from hotseat.core.request import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from hotseat.errors import InvalidRequestError
 from hotseat.server.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from hotseat.server.structured import structured_outputs
 
 __all__ = ["chat_sampling", "completion_sampling"]
 
-MAX_LOGIT_BIAS = 100.0
 DEFAULT_MAX_TOKENS = 16
 
 # Fields that pass unchanged, under the same name, when the client sent them.
@@ -28,7 +27,7 @@ def completion_sampling(body: CompletionRequest, defaults: Mapping[str, float]) 
     values = _shared_values(body, defaults)
     values["max_tokens"] = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if body.logprobs is not None:
-        values["logprobs"] = _checked_count(body.logprobs, "logprobs")
+        values["logprobs"] = body.logprobs
         if body.echo:
             values["prompt_logprobs"] = max(body.logprobs, values.get("prompt_logprobs", 0))
     return SamplingParams(**values)
@@ -45,7 +44,11 @@ def chat_sampling(body: ChatCompletionRequest, defaults: Mapping[str, float]) ->
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("`top_logprobs` needs `logprobs` to be true.", param="top_logprobs")
     if body.logprobs:
-        values["logprobs"] = _checked_count(body.top_logprobs or 0, "top_logprobs")
+        values["logprobs"] = num_top = body.top_logprobs or 0
+        if not 0 <= num_top <= MAX_LOGPROBS:
+            raise InvalidRequestError(
+                f"`top_logprobs` must be between 0 and {MAX_LOGPROBS}, not {num_top}.", param="top_logprobs"
+            )
     return SamplingParams(**values)
 
 
@@ -55,32 +58,15 @@ def _shared_values(body: GenerationRequest, defaults: Mapping[str, float]) -> di
         value = getattr(body, name)
         if value is not None:
             values[name] = value
-    values["stop"] = _stop_strings(body.stop)
-    values["stop_token_ids"] = tuple(body.stop_token_ids or ())
+    values["stop"] = () if body.stop is None else body.stop
+    values["stop_token_ids"] = body.stop_token_ids or ()
     values["logit_bias"] = _logit_bias(body.logit_bias or {})
     if body.allowed_token_ids is not None:
-        values["allowed_token_ids"] = tuple(body.allowed_token_ids)
+        values["allowed_token_ids"] = body.allowed_token_ids
     values["structured_outputs"] = structured_outputs(body)
-    if body.prompt_logprobs is not None:
-        _checked_count(body.prompt_logprobs, "prompt_logprobs")
-        if body.stream:
-            raise InvalidRequestError("`prompt_logprobs` cannot be streamed.", param="prompt_logprobs")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequestError("`prompt_logprobs` cannot be streamed.", param="prompt_logprobs")
     return values
-
-
-def _checked_count(value: int, field: str) -> int:
-    if not 0 <= value <= MAX_LOGPROBS:
-        raise InvalidRequestError(f"`{field}` must be between 0 and {MAX_LOGPROBS}, not {value}.", param=field)
-    return value
-
-
-def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(stops) > MAX_STOP_STRINGS:
-        raise InvalidRequestError(f"`stop` takes at most {MAX_STOP_STRINGS} strings, not {len(stops)}.", param="stop")
-    if not all(stops):
-        raise InvalidRequestError("`stop` must not contain an empty string.", param="stop")
-    return stops
 
 
 def _logit_bias(biases: Mapping[str, float]) -> tuple[tuple[int, float], ...]:

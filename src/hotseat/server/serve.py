@@ -19,7 +19,7 @@ from hotseat.server.app import create_app
 from hotseat.server.config import ServerConfig
 from hotseat.server.protocol import HttpProtocol
 from hotseat.server.services import ServerServices
-from hotseat.server.state import Flights, ServerContext, shutting_down
+from hotseat.server.state import InFlightRequests, ServerContext, shutting_down
 from hotseat.server.version import hotseat_version
 
 __all__ = ["listening_socket", "serve"]
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 60
 TICK_S = 1.0
-LAST_WORDS_S = 1.0  # what clients get to read the end of their streams once everything was aborted
+GRACE_PERIOD_S = 1.0  # what clients get to read the end of their streams once everything was aborted
 MANY_FILES = 65_536
 
 
@@ -70,7 +70,7 @@ class _Server(uvicorn.Server):
         self._context = context
         self._listener = listener
         self._started_at = started_at
-        self._shutdown = _Shutdown(self, context.flights, context.config.shutdown_timeout_s)
+        self._shutdown = _Shutdown(self, context.in_flight, context.config.shutdown_timeout_s)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections and say so."""
@@ -121,9 +121,9 @@ class _Shutdown:
     give up  those that still do not read are dropped
     """
 
-    def __init__(self, server: uvicorn.Server, flights: Flights, timeout_s: float) -> None:
+    def __init__(self, server: uvicorn.Server, in_flight: InFlightRequests, timeout_s: float) -> None:
         self._server = server
-        self._flights = flights
+        self._in_flight = in_flight
         self._timeout_s = timeout_s
         self._deadline: asyncio.TimerHandle | None = None
         self.is_drained = asyncio.Event()
@@ -137,21 +137,21 @@ class _Shutdown:
             self._end_all()
 
     def _drain(self) -> None:
-        logger.info("Shutting down: %d requests get up to %g s to finish.", len(self._flights), self._timeout_s)
+        logger.info("Shutting down: %d requests get up to %g s to finish.", len(self._in_flight), self._timeout_s)
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(self._timeout_s, self._end_all)
-        self._flights.refuse_new(once_empty=self._close)
+        self._in_flight.refuse_new(once_empty=self._close)
 
     def _close(self) -> None:
         self._server.should_exit = True
         self.is_drained.set()
 
     def _end_all(self) -> None:
-        count = self._flights.end_all(shutting_down())
+        count = self._in_flight.end_all(shutting_down())
         if count:
             logger.warning("Aborted %d requests that had not finished.", count)
         self._close()
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._give_up)
+        asyncio.get_running_loop().call_later(GRACE_PERIOD_S, self._give_up)
 
     def _give_up(self) -> None:
         for connection in tuple(self._server.server_state.connections):

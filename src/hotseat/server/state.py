@@ -1,8 +1,8 @@
-"""What the server knows of the requests that it is answering."""
+"""State of the server: requests in flight, recently finished ones, and the context of each HTTP request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,47 +13,52 @@ from hotseat.server.config import ServerConfig
 from hotseat.server.errors import ApiError
 from hotseat.server.services import ServerServices
 
-__all__ = ["Flight", "Flights", "RequestNote", "ServerContext", "context_of", "note_of", "shutting_down"]
+__all__ = [
+    "InFlightRequest",
+    "InFlightRequests",
+    "RequestContext",
+    "ServerContext",
+    "context_of",
+    "request_context_of",
+    "shutting_down",
+]
 
-NUM_LANDED = 256  # answers that can be asked about after their end
+NUM_RECENT = 256  # answers that can be asked about after their end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
+class InFlightRequest:
     """An answer that is being generated.
 
-    ``request_ids`` are what its generations are called, one for each prompt; ``client_id`` is the client's own
-    ``X-Request-Id``, which need not be unique. ``end`` ends it now: with an error, or, when there is none, with the
-    finish reason ``abort``.
+    ``client_id`` is the client's own ``X-Request-Id``, which need not be unique. ``end`` ends it now: with an error,
+    or, when there is none, with the finish reason ``abort``.
     """
 
-    request_ids: Sequence[str]
     client_id: str | None
-    account: str  # whose it is; see ``Caller``
+    account: str  # of the caller that sent it; see ``Caller``
     end: Callable[[ApiError | None], None]
 
 
-class Landed(NamedTuple):
-    """What is remembered of an answer that has ended; see ``Flight``."""
+class RecentlyFinished(NamedTuple):
+    """An answer that has ended; see ``InFlightRequest``."""
 
-    request_ids: Sequence[str]
     client_id: str | None
     account: str
 
 
-class Flights:
-    """The answers under way, by the id that stands in them; each can be ended from outside."""
+class InFlightRequests:
+    """The answers in flight, by the id that stands in them; each can be ended from outside."""
 
     def __init__(self) -> None:
         self.refuses_new = False
-        self._flights: dict[str, Flight] = {}
+        self._in_flight: dict[str, InFlightRequest] = {}
         self._once_empty: Callable[[], None] | None = None
-        self._landed: dict[str, Landed] = {}  # the last that ended, oldest first
+        self._recent: dict[str, RecentlyFinished] = {}  # the last that ended, oldest first
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._in_flight)
 
-    def enter(self, answer_id: str, flight: Flight) -> None:
+    def enter(self, answer_id: str, entry: InFlightRequest) -> None:
         """Register an answer.
 
         Raises:
@@ -61,16 +66,16 @@ class Flights:
         """
         if self.refuses_new:
             raise shutting_down()
-        assert answer_id not in self._flights, f"two answers have the id {answer_id}"
-        self._flights[answer_id] = flight
+        assert answer_id not in self._in_flight, f"two answers have the id {answer_id}"
+        self._in_flight[answer_id] = entry
 
     def leave(self, answer_id: str) -> None:
         """Forget an answer; idempotent."""
-        flight = self._flights.pop(answer_id, None)
-        if flight is not None:
-            self._landed[answer_id] = Landed(flight.request_ids, flight.client_id, flight.account)
-            if len(self._landed) > NUM_LANDED:
-                del self._landed[next(iter(self._landed))]
+        entry = self._in_flight.pop(answer_id, None)
+        if entry is not None:
+            self._recent[answer_id] = RecentlyFinished(entry.client_id, entry.account)
+            if len(self._recent) > NUM_RECENT:
+                del self._recent[next(iter(self._recent))]
         self._look_if_empty()
 
     def refuse_new(self, once_empty: Callable[[], None]) -> None:
@@ -79,52 +84,50 @@ class Flights:
         self._look_if_empty()
 
     def _look_if_empty(self) -> None:
-        if not self._flights and self._once_empty is not None:
+        if not self._in_flight and self._once_empty is not None:
             once_empty, self._once_empty = self._once_empty, None
             once_empty()
 
-    def ids(self) -> list[str]:
-        """Return the ids of all answers, oldest first."""
-        return list(self._flights)
-
-    def get(self, answer_id: str) -> Flight | None:
+    def get(self, answer_id: str) -> InFlightRequest | None:
         """Return the answer with exactly this id."""
-        return self._flights.get(answer_id)
+        return self._in_flight.get(answer_id)
 
-    def named(self, name: str) -> list[Flight | Landed]:
+    def named(self, name: str) -> dict[str, InFlightRequest | RecentlyFinished]:
         """Return the answer with this id, or else those whose clients gave this id; the last that ended come first."""
-        known: dict[str, Flight | Landed] = {**self._landed, **self._flights}
-        return [known[name]] if name in known else [flight for flight in known.values() if flight.client_id == name]
+        known: dict[str, InFlightRequest | RecentlyFinished] = {**self._recent, **self._in_flight}
+        if name in known:
+            return {name: known[name]}
+        return {answer_id: entry for answer_id, entry in known.items() if entry.client_id == name}
 
-    def of_sequence(self, sequence_id: str) -> Flight | Landed | None:
-        """Return the answer that a sequence belongs to; its id begins with one of the answer's ``request_ids``."""
-        request_id = sequence_id.partition(".")[0]
-        for known in (self._flights, self._landed):
-            for flight in known.values():
-                if request_id in flight.request_ids:
-                    return flight
+    def of_sequence(self, sequence_id: str) -> InFlightRequest | RecentlyFinished | None:
+        """Return the answer that a sequence belongs to; its id is the answer's and a suffix, see ``Generator``."""
+        name = sequence_id.rpartition(".")[0]
+        for answer_id in (name, name.rpartition("-p")[0]):
+            found = self._in_flight.get(answer_id) or self._recent.get(answer_id)
+            if found is not None:
+                return found
         return None
 
-    def items(self) -> list[tuple[str, Flight]]:
+    def items(self) -> list[tuple[str, InFlightRequest]]:
         """Return all answers with their ids, oldest first."""
-        return list(self._flights.items())
+        return list(self._in_flight.items())
 
     def end_all(self, error: ApiError) -> int:
         """End every answer with ``error``; returns how many there were."""
-        flights = list(self._flights.values())
-        for flight in flights:
-            flight.end(error)
-        return len(flights)
+        in_flight = list(self._in_flight.values())
+        for entry in in_flight:
+            entry.end(error)
+        return len(in_flight)
 
 
 def shutting_down() -> ApiError:
-    """Return what clients are told while the server goes down."""
+    """Return the error for requests that come while the server goes down."""
     return ApiError(503, "The server is shutting down.", retry=True)
 
 
 @dataclass(slots=True)
-class RequestNote:
-    """What the layers tell each other about one HTTP request."""
+class RequestContext:
+    """Data about one HTTP request, shared by middleware, endpoint and response."""
 
     request_id: str
     has_own_id: bool  # whether the client sent the id
@@ -134,12 +137,12 @@ class RequestNote:
 
 @dataclass(slots=True)
 class ServerContext:
-    """All that an endpoint may need."""
+    """The objects that endpoints share."""
 
     services: ServerServices
     config: ServerConfig
     api_keys: ApiKeys
-    flights: Flights = field(default_factory=Flights)
+    in_flight: InFlightRequests = field(default_factory=InFlightRequests)
 
 
 def context_of(request: Request) -> ServerContext:
@@ -149,8 +152,8 @@ def context_of(request: Request) -> ServerContext:
     return context
 
 
-def note_of(request: Request) -> RequestNote:
-    """Return the note of ``request``."""
-    note = request.scope["hotseat.note"]
-    assert isinstance(note, RequestNote), "the gate writes a note for each request"
-    return note
+def request_context_of(request: Request) -> RequestContext:
+    """Return the request context of ``request``."""
+    request_context = request.scope["hotseat.request_context"]
+    assert isinstance(request_context, RequestContext), "the middleware makes one for each request"
+    return request_context

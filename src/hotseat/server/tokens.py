@@ -22,7 +22,7 @@ router = APIRouter()
 @router.post("/tokenize", tags=["Tokens"])
 @router.post("/v1/tokenize", tags=["Tokens"], include_in_schema=False)
 async def tokenize(request: Request) -> Response:
-    """Turn a prompt, or the messages of a chat, into token ids."""
+    """Turn a prompt, or the messages of a chat, into token ids; texts that no context could hold are refused."""
     context = context_of(request)
     body = await read_json(request, TokenizeRequest, context.config.max_request_bytes)
     check_model(body.model, context)
@@ -30,10 +30,10 @@ async def tokenize(request: Request) -> Response:
         raise InvalidRequestError("Send either `prompt` or `messages`.", param="prompt")
     tokenizer = context.services.tokenizer
     if body.prompt is None:
-        token_ids = await chat_prompt(body, context)
+        text, adds_special = await chat_prompt(body, context), bool(body.add_special_tokens)
     else:
-        adds_special = body.add_special_tokens is not False
-        token_ids = await asyncio.to_thread(tokenizer.encode, body.prompt, add_special_tokens=adds_special)
+        text, adds_special = body.prompt, body.add_special_tokens is not False
+    token_ids = await context.services.generator.tokenize(text, add_special_tokens=adds_special)
     names = TokenNames(tokenizer)
     return JSONResponse(
         {

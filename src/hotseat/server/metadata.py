@@ -1,4 +1,4 @@
-"""What an answer is about, and what has been generated of it so far."""
+"""Metadata of a response and the usage counted so far."""
 
 from __future__ import annotations
 
@@ -10,24 +10,18 @@ from hotseat.core.batch import TokenLogprobs
 from hotseat.generation import OutputDelta
 from hotseat.server.errors import ApiError
 
-__all__ = ["Answer", "NumberedDelta", "PromptFacts", "Tally", "Usage"]
-
-
-class NumberedDelta(NamedTuple):
-    """A delta and which of the request's prompts it belongs to."""
-
-    prompt: int
-    delta: OutputDelta
+__all__ = ["PromptMetadata", "ResponseMetadata", "Usage", "UsageCounter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The facts of one answer that do not change while it is generated."""
+class ResponseMetadata:
+    """The properties of one answer that do not change while it is generated."""
 
     id: str
     model: str
     created: int
-    prompts: Sequence[str | list[int]]  # as sent; a chat has one
+    num_prompts: int = 1
+    prompts: Sequence[str | list[int]] = ()  # as sent, where they are to be repeated
     n: int = 1
     is_chat: bool = False
     logprobs: int | None = None  # alternatives to show for each token
@@ -44,19 +38,12 @@ class Answer:
 
     @property
     def num_choices(self) -> int:
-        return self.n * len(self.prompts)
-
-    @property
-    def request_ids(self) -> list[str]:
-        """What the generations of its prompts are called."""
-        if len(self.prompts) == 1:
-            return [self.id]
-        return [f"{self.id}-p{number}" for number in range(len(self.prompts))]
+        return self.n * self.num_prompts
 
 
 @dataclass(slots=True)
-class PromptFacts:
-    """What became known of a prompt when its generation began."""
+class PromptMetadata:
+    """A prompt's tokens and cache hits, known when its generation begins."""
 
     token_ids: list[int]
     num_cached_tokens: int = 0
@@ -78,29 +65,28 @@ class Usage(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
-    """Count the tokens of an answer and know which choices have not ended."""
+class UsageCounter:
+    """Count the tokens of an answer and its choices that have not ended."""
 
-    answer: Answer
-    prompts: dict[int, PromptFacts] = field(default_factory=dict)
+    metadata: ResponseMetadata
+    prompts: dict[int, PromptMetadata] = field(default_factory=dict)
     completion_tokens: dict[int, int] = field(init=False)
     unfinished: set[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        choices = range(self.answer.num_choices)
+        choices = range(self.metadata.num_choices)
         self.completion_tokens = dict.fromkeys(choices, 0)
         self.unfinished = set(choices)
 
-    def add(self, item: NumberedDelta) -> int:
-        """Take note of ``item`` and return the index of its choice.
+    def add(self, delta: OutputDelta) -> int:
+        """Count ``delta`` and return the index of its choice.
 
         Raises:
             ApiError: the choice failed or ran out of time.
         """
-        prompt, delta = item
-        choice = prompt * self.answer.n + delta.index
+        choice = delta.prompt * self.metadata.n + delta.index
         if delta.prompt_token_ids is not None:
-            self._note_prompt(prompt, delta.prompt_token_ids, delta)
+            self._note_prompt(delta.prompt_token_ids, delta)
         self.completion_tokens[choice] += len(delta.token_ids)
         if delta.finish_reason is not None:
             _raise_failure(delta)
@@ -110,19 +96,19 @@ class Tally:
     def usage(self, choice: int | None = None) -> Usage:
         """Return the tokens of all choices, or of one."""
         if choice is None:
-            facts = list(self.prompts.values())
+            prompts = list(self.prompts.values())
             completion = sum(self.completion_tokens.values())
         else:
-            facts = [self.prompts[choice // self.answer.n]]
+            prompts = [self.prompts[choice // self.metadata.n]]
             completion = self.completion_tokens[choice]
-        prompt_tokens = sum(len(fact.token_ids) for fact in facts)
-        return Usage(prompt_tokens, completion, sum(fact.num_cached_tokens for fact in facts))
+        prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        return Usage(prompt_tokens, completion, sum(prompt.num_cached_tokens for prompt in prompts))
 
-    def _note_prompt(self, prompt: int, token_ids: list[int], delta: OutputDelta) -> None:
+    def _note_prompt(self, token_ids: list[int], delta: OutputDelta) -> None:
         logprobs: list[TokenLogprobs | None] | None = None
         if delta.prompt_logprobs is not None:
             logprobs = [None, *delta.prompt_logprobs]
-        self.prompts[prompt] = PromptFacts(token_ids, delta.num_cached_tokens, logprobs)
+        self.prompts[delta.prompt] = PromptMetadata(token_ids, delta.num_cached_tokens, logprobs)
 
 
 def _raise_failure(delta: OutputDelta) -> None:

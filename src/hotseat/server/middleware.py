@@ -1,4 +1,4 @@
-"""The outermost layer: request ids, keys, size, the log line at the end, and the last catch for exceptions.
+"""Middleware around all endpoints: request ids, keys, size, access log, and the handling of unexpected exceptions.
 
 Plain ASGI, so that a streamed chunk passes through one function call.
 """
@@ -18,9 +18,9 @@ from hotseat.server.auth import Caller
 from hotseat.server.body import too_large
 from hotseat.server.errors import ApiError, as_api_error, error_response
 from hotseat.server.hosts import AllowedHosts, is_loopback
-from hotseat.server.state import RequestNote, ServerContext
+from hotseat.server.state import RequestContext, ServerContext
 
-__all__ = ["Gate"]
+__all__ = ["RequestMiddleware"]
 
 _logger = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ _OPEN_PATHS = frozenset({"/", "/health", "/ready", "/version"})
 _QUIET_PATHS = frozenset({"/", "/health", "/ready", "/version", "/metrics", "/load", "/v1/steps"})
 
 
-class Gate:
-    """Let a request in, or answer in its place."""
+class RequestMiddleware:
+    """Pass a request on, or refuse it: host names, keys, transfer encoding, size."""
 
     def __init__(self, app: ASGIApp, *, context: ServerContext) -> None:
         self._app = app
@@ -44,35 +44,35 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        passage = _Passage(scope, send)
+        exchange = _Exchange(scope, send)
         try:
-            refusal = self._refusal(scope, passage)
+            refusal = self._refusal(scope, exchange)
             if refusal is not None:
-                await error_response(refusal)(scope, receive, passage.send)
+                await error_response(refusal)(scope, receive, exchange.send)
             else:
-                await self._app(scope, receive, passage.send)
+                await self._app(scope, receive, exchange.send)
         except ClientDisconnect:
-            passage.note.summary = passage.note.summary or "the client left"
+            exchange.request_context.summary = exchange.request_context.summary or "the client left"
         except Exception as error:
             _logger.exception("%s %s failed", scope["method"], scope["path"])
-            if not passage.status:
-                await error_response(as_api_error(error))(scope, receive, passage.send)
+            if not exchange.status:
+                await error_response(as_api_error(error))(scope, receive, exchange.send)
         finally:
             if not self._context.config.disable_access_log:
-                passage.log()
+                exchange.log()
 
-    def _refusal(self, scope: Scope, passage: _Passage) -> ApiError | None:
-        headers = passage.headers
+    def _refusal(self, scope: Scope, exchange: _Exchange) -> ApiError | None:
+        headers = exchange.headers
         if (name := self._hosts.refused(scope["headers"])) is not None:
             return ApiError(403, f"This server is not called {name!r}; --allowed-hosts can allow the name.")
         if not self._context.api_keys:
-            passage.note.caller = self._keyless
-        elif not self._is_open(passage.path):
+            exchange.request_context.caller = self._keyless
+        elif not self._is_open(exchange.path):
             caller = self._context.api_keys.caller(headers)
             if caller is None:
                 message = "A valid API key is needed: send it as `Authorization: Bearer KEY`."
                 return ApiError(401, message, code="invalid_api_key")
-            passage.note.caller = caller
+            exchange.request_context.caller = caller
         coding = headers.get(b"transfer-encoding", b"chunked").strip().lower()
         if coding != b"chunked":
             return ApiError(501, f"The transfer encoding {coding.decode('latin-1')[:100]!r} is not supported.")
@@ -88,16 +88,16 @@ class Gate:
         return path in _OPEN_PATHS or path.startswith("/static/")
 
 
-class _Passage:
-    """One request on its way through the gate."""
+class _Exchange:
+    """One HTTP exchange: the request's headers and context, and the sending of its response."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         client_id = self.headers.get(b"x-request-id", b"")
         has_own_id = _CLIENT_ID.fullmatch(client_id) is not None
-        self.note = RequestNote(client_id.decode() if has_own_id else uuid.uuid4().hex, has_own_id)
+        self.request_context = RequestContext(client_id.decode() if has_own_id else uuid.uuid4().hex, has_own_id)
         self.status = 0
-        scope["hotseat.note"] = self.note
+        scope["hotseat.request_context"] = self.request_context
         self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         self._method = scope["method"]
         self._send = send
@@ -108,7 +108,7 @@ class _Passage:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers: list[Any] = list(message.get("headers", ()))
-            message["headers"] = [*headers, (b"x-request-id", self.note.request_id.encode())]
+            message["headers"] = [*headers, (b"x-request-id", self.request_context.request_id.encode())]
         await self._send(message)
 
     def log(self) -> None:
@@ -119,6 +119,8 @@ class _Passage:
         took_ms = (time.monotonic() - self._began_at) * 1e3
         # The path comes from the client: repr keeps line breaks and control characters out of the log.
         text = "%s %s %s %.1f ms %s%s"
-        note = self.note
-        summary = f" {note.summary}" if note.summary else ""
-        _logger.info(text, self._method, repr(path[:200])[1:-1], self.status or "-", took_ms, note.request_id, summary)
+        request_context = self.request_context
+        summary = f" {request_context.summary}" if request_context.summary else ""
+        _logger.info(
+            text, self._method, repr(path[:200])[1:-1], self.status or "-", took_ms, request_context.request_id, summary
+        )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hotseat.generation import PromptRequest
 from hotseat.server import ServerConfig
 from server.fakes import FakeServer, completion
 
@@ -87,9 +88,9 @@ def test_the_tenant_is_the_keys_name_else_the_user(start: Callable[..., FakeServ
     tenants: list[str] = []
     generate = server.generator.generate
 
-    def spy(*args: object, tenant: str, **rest: object) -> object:
-        tenants.append(tenant)
-        return generate(*args, tenant=tenant, **rest)  # type: ignore[arg-type]
+    def spy(prompts: list[PromptRequest], *, request_id: str) -> object:
+        tenants.extend(prompt.tenant for prompt in prompts)
+        return generate(prompts, request_id=request_id)
 
     server.generator.generate = spy  # type: ignore[method-assign, assignment]
     for key in ("her-key", "plain-key"):
@@ -131,7 +132,7 @@ def test_foreign_pages_are_let_in_only_when_configured(start: Callable[..., Fake
 
 
 def test_each_request_leaves_one_line_in_the_log(server: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="hotseat.server.gate"):
+    with caplog.at_level(logging.INFO, logger="hotseat.server.middleware"):
         answer = server.post("/v1/completions", completion()).json()
         server.get("/health")
         server.get("/no%0Awhere")
@@ -143,6 +144,6 @@ def test_each_request_leaves_one_line_in_the_log(server: FakeServer, caplog: pyt
 
 def test_the_log_can_be_switched_off(start: Callable[..., FakeServer], caplog: pytest.LogCaptureFixture) -> None:
     server = start(config=ServerConfig(disable_access_log=True))
-    with caplog.at_level(logging.INFO, logger="hotseat.server.gate"):
+    with caplog.at_level(logging.INFO, logger="hotseat.server.middleware"):
         server.get("/nowhere")
     assert not caplog.records

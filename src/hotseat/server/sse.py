@@ -1,4 +1,4 @@
-"""Send the parts of one response in their order, also when two tasks send."""
+"""Writer of server-sent events and JSON bodies; keeps the order of parts when two tasks send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 from starlette.types import Send
 
-__all__ = ["Wire"]
+__all__ = ["SseWriter"]
 
 KEEP_ALIVE = b": keep-alive\n\n"
 _SSE_HEADERS = [
@@ -17,7 +17,7 @@ _SSE_HEADERS = [
 ]
 
 
-class Wire:
+class SseWriter:
     """The sending half of an exchange: a stream of events or one JSON body.
 
     While a stream is silent for ``keep_alive_interval_s`` (0 is never), ``keep_alive`` sends a comment, so that no
