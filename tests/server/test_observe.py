@@ -150,7 +150,8 @@ def test_what_became_of_a_request_can_be_asked_after_its_end(start: Callable[...
     assert (found["request_id"], found["client_request_id"]) == ("mine", "mine")
     for one in found["sequences"]:
         assert (one["status"], one["finish_reason"], one["num_output_tokens"]) == ("finished", "length", 3)
-        assert sum(one["waited_s"].values()) == pytest.approx(one["admitted_at"] - one["arrived_at"], abs=1e-3)
+        # It arrived during a step, and waits in the queue from the end of that step on.
+        assert 0 < sum(one["waited_s"].values()) <= one["admitted_at"] - one["arrived_at"] + 1e-6
         assert one["waited_s"]["seats"] > 0
         assert one["arrived_at"] < one["admitted_at"] < one["first_token_at"] < one["finished_at"]
         assert one["ttft_s"] == one["first_token_at"] - one["arrived_at"]
