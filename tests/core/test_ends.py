@@ -195,7 +195,7 @@ def test_prompts_larger_than_the_pool_are_refused_with_the_numbers_and_short_one
 
 def test_prompt_that_leaves_no_room_for_a_token_is_refused_with_the_numbers() -> None:
     world = World(max_model_len=100, num_kv_blocks=7)
-    with pytest.raises(PromptTooLongError, match=r"100 tokens.*max_model_len = 100"):
+    with pytest.raises(PromptTooLongError, match=r"100 tokens.*max_model_len\) is 100 tokens"):
         world.add(100)
     world.add(99)
     world.add(100, max_tokens=0)
