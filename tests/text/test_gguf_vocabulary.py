@@ -5,6 +5,7 @@ import json
 import unicodedata
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.text import Tokenizer
+from hotseat.text.sentencepiece_merges import merges_from_scores
 from text.tiny_tokenizers import SYMBOL, byte_level, sentencepiece_metadata, sentencepiece_vocabulary
 
 
@@ -180,3 +182,20 @@ def test_sentencepiece_token_bytes_are_true_bytes() -> None:
     tokenizer = Tokenizer.from_gguf(sentencepiece_metadata())
     ids = tokenizer.encode("客", add_special_tokens=False)
     assert [tokenizer.token_bytes(i) for i in ids] == [b" ", b"\xe5", b"\xae", b"\xa2"]
+
+
+@given(vocabulary=st.dictionaries(st.text("ab▁é🌶", max_size=5), st.integers(-5, 0), max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_merges_are_all_cuts_of_tokens_into_tokens_the_best_scores_first(vocabulary: dict[str, int]) -> None:
+    tokens = list(vocabulary)
+    ids = {token: token_id for token_id, token in enumerate(tokens)}
+    cuts = [(token, token[:at], token[at:]) for token in tokens for at in range(1, len(token))]
+    expected = [
+        (left, right)
+        for _, _, _, left, right in sorted(
+            (-vocabulary[token], ids[left], ids[right], left, right)
+            for token, left, right in cuts
+            if left in ids and right in ids
+        )
+    ]
+    assert merges_from_scores(tokens, np.array(list(vocabulary.values()), np.float32)) == expected
