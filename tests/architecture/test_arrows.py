@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -82,6 +83,10 @@ def test_every_room_has_its_contract() -> None:
 
 def test_the_contracts_allow_no_arrow_that_is_not_used() -> None:
     assert allowed_arrows() == actual_arrows()
+
+
+def test_arrows_point_one_way() -> None:
+    TopologicalSorter(allowed_arrows()).prepare()  # raises CycleError for a circle
 
 
 def test_the_map_shows_every_room_and_the_arrows_that_the_contracts_allow() -> None:

@@ -219,7 +219,7 @@ def _only(values: Mapping[str, Any], known: Mapping[str, options.Option]) -> dic
 _BENCH = "HOTSEAT_BENCH_"
 
 
-def _profile_command(name: str, *, help: str) -> Command:  # noqa: A002  # as the field of Command
+def _roofline_command(name: str, *, help: str) -> Command:  # noqa: A002  # as the field of Command
     def known() -> dict[str, options.Option]:
         from hotseat.roofline import COMMANDS
 
@@ -282,6 +282,6 @@ COMMANDS: dict[str, Command] = {
     "bench scheduler": Command(
         help="measure what the scheduler costs", known=_bench_scheduler_options, run=_bench_scheduler, prefix=_BENCH
     ),
-    "bench kernels": _profile_command("kernels", help="measure single kernels"),
-    "bench step": _profile_command("step", help="measure where the time of steps goes"),
+    "bench kernels": _roofline_command("kernels", help="measure single kernels"),
+    "bench step": _roofline_command("step", help="measure where the time of steps goes"),
 }

@@ -3,7 +3,7 @@
 Must not know: text, HTTP, the event loop, how a server is wired.
 """
 
-from hotseat.roofline.command import COMMANDS, ProfileCommand
+from hotseat.roofline.command import COMMANDS, RooflineCommand
 from hotseat.roofline.config import KernelBenchOptions, StepBenchOptions
 
-__all__ = ["COMMANDS", "KernelBenchOptions", "ProfileCommand", "StepBenchOptions"]
+__all__ = ["COMMANDS", "KernelBenchOptions", "RooflineCommand", "StepBenchOptions"]

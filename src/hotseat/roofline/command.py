@@ -12,20 +12,20 @@ from typing import Any
 
 from hotseat import models
 from hotseat.errors import ConfigError
-from hotseat.roofline.config import KernelBenchOptions, ProfileOptions, StepBenchOptions
+from hotseat.roofline.config import KernelBenchOptions, RooflineOptions, StepBenchOptions
 
-__all__ = ["COMMANDS", "ProfileCommand"]
+__all__ = ["COMMANDS", "RooflineCommand"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileCommand:
+class RooflineCommand:
     """A command line's words, and what is behind them."""
 
     name: str
     help: str
-    options: type[ProfileOptions]
+    options: type[RooflineOptions]
 
-    def run(self, options: ProfileOptions, *, command: str, machine: Mapping[str, Any]) -> int:
+    def run(self, options: RooflineOptions, *, command: str, machine: Mapping[str, Any]) -> int:
         """Measure, print the tables, write the JSON file if one is wanted; return the exit status.
 
         ``command`` and ``machine`` are quoted in the output.
@@ -57,12 +57,12 @@ class ProfileCommand:
 COMMANDS = {
     command.name: command
     for command in (
-        ProfileCommand(
+        RooflineCommand(
             name="kernels",
             help="Measure the kernels of a model's shapes against the limits of this machine.",
             options=KernelBenchOptions,
         ),
-        ProfileCommand(
+        RooflineCommand(
             name="step",
             help="Measure whole steps of a model and where their time goes.",
             options=StepBenchOptions,
@@ -71,7 +71,7 @@ COMMANDS = {
 }
 
 
-def _measure(model: models.LoadedModel, options: ProfileOptions) -> tuple[str, dict[str, Any]]:
+def _measure(model: models.LoadedModel, options: RooflineOptions) -> tuple[str, dict[str, Any]]:
     """Return the tables for people and the results for the file."""
     try:
         if isinstance(options, KernelBenchOptions):
@@ -86,7 +86,7 @@ def _measure(model: models.LoadedModel, options: ProfileOptions) -> tuple[str, d
         raise ConfigError(f"this needs the native extension, which cannot be loaded: {error}") from error
 
 
-def _quoted(options: ProfileOptions) -> dict[str, str]:
+def _quoted(options: RooflineOptions) -> dict[str, str]:
     """Return the options that say what was measured, not where things lie on this machine."""
     return {
         name: str(value)
@@ -95,7 +95,7 @@ def _quoted(options: ProfileOptions) -> dict[str, str]:
     }
 
 
-def _describe_statistic(options: ProfileOptions) -> str:
+def _describe_statistic(options: RooflineOptions) -> str:
     assert isinstance(options, KernelBenchOptions | StepBenchOptions), "there are two commands"
     return f"{options.statistic} of {options.num_rounds} rounds"
 

@@ -17,7 +17,7 @@ REAL_ISAS = tuple(name for name in ISAS if name != "auto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileOptions:
+class RooflineOptions:
     """Options of both commands.
 
     Raises:
@@ -53,7 +53,7 @@ class ProfileOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelBenchOptions(ProfileOptions):
+class KernelBenchOptions(RooflineOptions):
     """Options of ``hotseat bench kernels``."""
 
     rows: str = field(default="1,2,4,8,16,32,64,256", metadata={"help": "numbers of rows that are multiplied"})
@@ -72,7 +72,7 @@ class KernelBenchOptions(ProfileOptions):
 
     def __post_init__(self) -> None:
         # Slots give the class a second body, where a bare super() does not find its way.
-        ProfileOptions.__post_init__(self)
+        RooflineOptions.__post_init__(self)
         for name in ("streams", "queries", "num_rounds"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
@@ -96,7 +96,7 @@ class KernelBenchOptions(ProfileOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepBenchOptions(ProfileOptions):
+class StepBenchOptions(RooflineOptions):
     """Options of ``hotseat bench step``."""
 
     batch: str = field(default="1,8,32", metadata={"help": "numbers of requests that decode side by side"})
@@ -117,7 +117,7 @@ class StepBenchOptions(ProfileOptions):
     num_rounds: int = field(default=5, metadata={"help": "times that each point is measured, in turns"})
 
     def __post_init__(self) -> None:
-        ProfileOptions.__post_init__(self)
+        RooflineOptions.__post_init__(self)
         for name in ("context", "max_num_batched_tokens", "num_steps", "num_rounds"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
