@@ -153,7 +153,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"hotseat {hotseat.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [["serve"], ["pull"], ["generate"], ["chat"], ["bench", "serve"]])
+@pytest.mark.parametrize("command", [["serve"], ["pull"], ["inspect"], ["generate"], ["chat"], ["bench", "serve"]])
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([*command, "--help"])

@@ -67,6 +67,13 @@ def _pull(invocation: Invocation) -> int:
     return 0
 
 
+def _inspect(invocation: Invocation) -> int:
+    from hotseat import wiring
+
+    sys.stdout.write(wiring.inspect(options.build(wiring.ModelOptions, invocation.values)))
+    return 0
+
+
 def _generate(invocation: Invocation) -> int:
     from hotseat.cli import terminal
 
@@ -160,6 +167,11 @@ def _pull_options() -> dict[str, options.Option]:
     return options.collect(("model", wiring.ModelOptions)) | _LOG_OPTIONS
 
 
+def _inspect_options() -> dict[str, options.Option]:
+    known = _pull_options()
+    return {name: known[name] for name in ("model", "revision", "cache_dir", "hf_token", "log_level")}
+
+
 def _generate_options() -> dict[str, options.Option]:
     from hotseat.cli.terminal import GenerateOptions
 
@@ -249,6 +261,13 @@ COMMANDS: dict[str, Command] = {
         run=_pull,
         positional="model",
         log_level="info",
+    ),
+    "inspect": Command(
+        help="say what a model is, what memory it takes and what would be refused, without loading it",
+        known=_inspect_options,
+        run=_inspect,
+        positional="model",
+        log_level="warning",
     ),
     "generate": Command(
         help="complete a text (- reads it from standard input)",

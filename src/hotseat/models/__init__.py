@@ -4,6 +4,7 @@ Must not know: requests, batches, kernels, HTTP.
 """
 
 from hotseat.models.catalog import DEFAULT_MODEL, CatalogModel, cached_path, default_cache_dir, ensure_model
+from hotseat.models.inspection import Inspection, inspect_model
 from hotseat.models.load import load
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
 from hotseat.models.spec import MATRICES, DecoderSpec, LayerSpec, RopeSpec, layer_slots, slot_shapes
@@ -15,6 +16,7 @@ __all__ = [
     "CatalogModel",
     "DecoderSpec",
     "GenerationConfig",
+    "Inspection",
     "LayerSpec",
     "LoadedModel",
     "RopeSpec",
@@ -24,6 +26,7 @@ __all__ = [
     "cached_path",
     "default_cache_dir",
     "ensure_model",
+    "inspect_model",
     "layer_slots",
     "load",
     "slot_shapes",

@@ -14,7 +14,7 @@ from hotseat.models.hf import load_hf_directory
 from hotseat.models.hub import fetch_from_hub
 from hotseat.models.loaded import LoadedModel
 
-__all__ = ["load"]
+__all__ = ["gguf_in", "load", "load_files", "locate"]
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _PATH_STARTS = ("/", "./", "../", "~")
@@ -35,39 +35,61 @@ def load(
     (``owner/name:Q4_K_M``). Raises ``ModelNotFoundError`` when there is none, ``UnsupportedModelError`` when it cannot
     be run, and ``ModelError`` when its files are not sound.
     """
+    path, name = locate(model, cache_dir=cache_dir, revision=revision, token=token, offline=offline)
+    try:
+        loaded = load_files(path, name=name)
+    except OSError as error:
+        raise ModelError(f"cannot read the model {model}: {error}") from error
+    if name != DEFAULT_MODEL.name:
+        return loaded
+    return replace(loaded, generation_config=replace(loaded.generation_config, temperature=DEFAULT_MODEL.temperature))
+
+
+def locate(
+    model: str | None,
+    *,
+    cache_dir: Path | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    offline: bool = False,
+) -> tuple[Path, str | None]:
+    """Return the file or directory of ``model``, fetched if need be, and its name if it is not that of the files."""
     if model is None or model == DEFAULT_MODEL.name:
-        path = ensure_model(DEFAULT_MODEL, cache_dir or default_cache_dir({}), offline=offline)
-        loaded = load_gguf(path, name=DEFAULT_MODEL.name)
-        return replace(
-            loaded, generation_config=replace(loaded.generation_config, temperature=DEFAULT_MODEL.temperature)
-        )
+        return ensure_model(DEFAULT_MODEL, cache_dir or default_cache_dir({}), offline=offline), DEFAULT_MODEL.name
     path = Path(model).expanduser()
     try:
-        if path.is_dir():
-            return _load_directory(path, name=path.resolve().name)
-        if path.is_file():
-            return _load_file(path)
+        if path.exists():
+            return path, None
         if _looks_like_a_path(model):
             looked_for = "" if str(path.absolute()) == model else f" (looked for {path.absolute()})"
             raise ModelNotFoundError(f"there is no file or directory {model}{looked_for}")
-        fetched = fetch_from_hub(model, revision=revision, token=token, offline=offline)
-        return load_hf_directory(fetched, name=model) if fetched.is_dir() else load_gguf(fetched, name=model)
+        return fetch_from_hub(model, revision=revision, token=token, offline=offline), model
     except OSError as error:
         raise ModelError(f"cannot read the model {model}: {error}") from error
 
 
-def _load_directory(path: Path, *, name: str) -> LoadedModel:
-    ggufs = gguf_models(file.name for file in path.iterdir())
-    if len(ggufs) == 1 and not any(path.glob("*.safetensors")):
-        return load_gguf(path / ggufs[0], name=name)
+def load_files(path: Path, *, name: str | None = None) -> LoadedModel:
+    """Load a local file or directory."""
+    if not path.is_dir():
+        return _load_file(path, name=name)
+    if (gguf := gguf_in(path)) is not None:
+        return load_gguf(gguf, name=name or path.resolve().name)
     return load_hf_directory(path, name=name)
 
 
-def _load_file(path: Path) -> LoadedModel:
+def gguf_in(directory: Path) -> Path | None:
+    """Return the GGUF model of a directory that has one and no safetensors."""
+    ggufs = gguf_models(file.name for file in directory.iterdir())
+    if len(ggufs) == 1 and not any(directory.glob("*.safetensors")):
+        return directory / ggufs[0]
+    return None
+
+
+def _load_file(path: Path, *, name: str | None) -> LoadedModel:
     with path.open("rb") as file:
         is_gguf = file.read(4) == b"GGUF"
     if is_gguf or path.suffix == ".gguf":
-        return load_gguf(path)
+        return load_gguf(path, name=name)
     raise ModelError(f"{path} is not a GGUF file; a model is a GGUF file, a Hugging Face directory or a hub id")
 
 

@@ -6,6 +6,7 @@ Must not know: the command line, the environment.
 from hotseat.models import default_cache_dir
 from hotseat.wiring.components import EngineComponents, fetch, make_components, make_policy
 from hotseat.wiring.engine_args import ENGINE_OPTIONS, CapacityOptions, EngineArgs, ModelOptions
+from hotseat.wiring.inspect import inspect
 
 __all__ = [
     "ENGINE_OPTIONS",
@@ -15,6 +16,7 @@ __all__ = [
     "ModelOptions",
     "default_cache_dir",
     "fetch",
+    "inspect",
     "make_components",
     "make_policy",
 ]

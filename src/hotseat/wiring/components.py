@@ -29,7 +29,7 @@ from hotseat.runner.determinism import ModelRunner
 from hotseat.text import ChatTemplate, Tokenizer, turn_end_ids
 from hotseat.wiring.engine_args import EngineArgs, ModelOptions
 
-__all__ = ["EngineComponents", "fetch", "make_components", "make_policy", "make_runner"]
+__all__ = ["EngineComponents", "fetch", "make_components", "make_policy", "make_runner", "read_tokenizer"]
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def make_components(args: EngineArgs) -> EngineComponents:
     memory = free_memory()
     logger.info("memory: %s", memory)
     scheduler_config, runner_config = args.room_configs(model.spec, memory.num_bytes)
-    tokenizer = _tokenizer(model)
+    tokenizer = read_tokenizer(model)
     chat_template = _chat_template(model, tokenizer, args.model)
     return EngineComponents(
         args=args,
@@ -147,7 +147,8 @@ def _load(chosen: ModelOptions) -> LoadedModel:
     )
 
 
-def _tokenizer(model: LoadedModel) -> Tokenizer:
+def read_tokenizer(model: LoadedModel) -> Tokenizer:
+    """Return the tokenizer that came along with a model."""
     source = model.tokenizer_source
     if source.kind == "gguf":
         return Tokenizer.from_gguf(source.metadata)

@@ -16,7 +16,7 @@ from hotseat.models import DecoderSpec, slot_shapes
 from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, resolve_dtype, resolve_kv_cache_dtype
 from hotseat.wiring.memory import plan_capacity
 
-__all__ = ["ENGINE_OPTIONS", "CapacityOptions", "EngineArgs", "ModelOptions"]
+__all__ = ["ENGINE_OPTIONS", "CapacityOptions", "EngineArgs", "ModelOptions", "weight_bytes"]
 
 _BYTES_PER_WEIGHT = {"int8": 1.07, "bf16": 2.0, "fp32": 4.0, "gguf": 1.25}  # with scales; gguf at most
 
@@ -136,7 +136,7 @@ class EngineArgs:
             block_size=provisional.block_size,
             bytes_per_block=kv_bytes_per_block(spec, resolve_kv_cache_dtype(dtype, kv_dtype), provisional.block_size),
             max_num_seqs=provisional.max_num_seqs,
-            memory_bytes=max(0, memory_bytes - _weight_bytes(spec, dtype)),
+            memory_bytes=max(0, memory_bytes - weight_bytes(spec, dtype)),
         )
         computed: dict[str, Any] = {
             "max_model_len": plan.max_model_len,
@@ -155,6 +155,7 @@ class EngineArgs:
         )
 
 
-def _weight_bytes(spec: DecoderSpec, dtype: str) -> int:
+def weight_bytes(spec: DecoderSpec, dtype: str) -> int:
+    """Return about how many bytes the weights take in memory in ``dtype``."""
     num_weights = sum(math.prod(shape) for shape in slot_shapes(spec).values())
     return int(num_weights * _BYTES_PER_WEIGHT[resolve_dtype(dtype)])
