@@ -164,7 +164,10 @@ class GgufVocabulary:
 
     def _merges(self) -> list[tuple[str, str]]:
         if self.model != "llama" or "merges" in self._fields:
-            return [_pair(merge) for merge in self._texts("merges")]
+            return [
+                (parts[0], parts[1]) if len(parts := merge.split(" ")) == 2 and parts[0] else _pair(merge)
+                for merge in self._texts("merges")
+            ]
         scores = self._numbers("scores", "iuf", "numbers")
         if scores is None:
             raise ModelError("the GGUF file has no tokenizer.ggml.scores")
