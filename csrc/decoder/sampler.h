@@ -27,7 +27,7 @@ struct SamplerScratch {
     std::vector<int32_t> counts;  // occurrences of each token in the output; zero between rows
     std::vector<int32_t> ids;
     std::vector<float> saved;  // logits of the banned ids
-    Head head;  // of `ids`
+    Head head;                 // of `ids`
 };
 
 // Row `seat` samples from logits[vocab_size].

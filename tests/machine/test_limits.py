@@ -1,4 +1,4 @@
-"""What control groups allow, in folders written as the kernel writes them."""
+"""Limits of control groups, in folders written as the kernel writes them."""
 
 from pathlib import Path
 

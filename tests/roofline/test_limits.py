@@ -1,4 +1,4 @@
-"""How bytes and operations become a least time, and where the size of the caches comes from."""
+"""The least time that bytes and operations take, and the sizes of the caches."""
 
 from pathlib import Path
 

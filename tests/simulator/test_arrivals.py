@@ -1,4 +1,4 @@
-"""What a simulated request is made of."""
+"""Simulated requests: prompts, content ids, outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler promises, seen from outside: whole runs of the simulator, judged by their records."""
+"""The scheduler's promises over whole runs of the simulator, judged by their records."""
 
 from __future__ import annotations
 

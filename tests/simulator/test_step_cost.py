@@ -1,4 +1,4 @@
-"""How long a step is said to take."""
+"""The duration of a simulated step."""
 
 from __future__ import annotations
 
