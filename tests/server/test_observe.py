@@ -225,7 +225,7 @@ def test_the_prefix_cache_is_reset_only_when_no_block_is_in_use(server: FakeServ
         return answer
 
     assert server.run(reset_while_busy())["error"]["code"] == 409
-    assert server.post("/reset_prefix_cache", b"").json() == {"reset": True}
+    assert server.post("/reset_prefix_cache", {}).json() == {"reset": True}
 
 
 def test_texts_become_tokens_and_tokens_texts(server: FakeServer) -> None:

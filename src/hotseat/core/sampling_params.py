@@ -21,6 +21,7 @@ __all__ = [
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 1024  # characters of one stop string
 MAX_N = 128
 MAX_LOGIT_BIAS = 100.0
 MAX_COUNT = 2**31 - 1  # the largest number of tokens, and the largest token id, that anything may name
@@ -128,6 +129,8 @@ class SamplingParams:
         for stop in self.stop:
             if not isinstance(stop, str) or not stop:
                 raise _invalid("stop", "must hold strings that are not empty", stop)
+            if len(stop) > MAX_STOP_LENGTH:
+                raise _invalid("stop", f"takes strings of at most {MAX_STOP_LENGTH} characters", len(stop))
 
     def _check_token_ids(self) -> None:
         for token_id in self.stop_token_ids:

@@ -1,4 +1,4 @@
-"""Read a JSON body, suspiciously: its type, size, depth and shape."""
+"""JSON bodies of requests, checked for type, size, depth and shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hotseat.server.errors import ApiError, validation_error
 from hotseat.server.schema import JsonBody
 
-__all__ = ["read_json", "too_large"]
+__all__ = ["check_content_type", "read_json", "too_large"]
 
 MAX_DEPTH = 64
 MAX_INLINE_BYTES = 64 * 1024  # larger bodies are parsed in a thread, beside the streams of others
@@ -26,7 +26,7 @@ async def read_json(request: Request, model: type[Body], max_bytes: int) -> Body
     Raises:
         ApiError: 400 when it is no JSON or has the wrong shape, 413 when it is too large.
     """
-    _check_content_type(request)
+    check_content_type(request)
     data = await _read(request, max_bytes)
     if len(data) <= MAX_INLINE_BYTES:
         return _parse(data, model)
@@ -38,7 +38,8 @@ def too_large(max_bytes: int) -> ApiError:
     return ApiError(413, f"The body is larger than {max_bytes} bytes.")
 
 
-def _check_content_type(request: Request) -> None:
+def check_content_type(request: Request) -> None:
+    """Raise ApiError 400 unless the body is declared as JSON."""
     # Also what keeps foreign web pages out: a browser asks before it sends this type across origins.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -66,6 +66,13 @@ class ServerConfig:
     sse_keep_alive_interval_s: float = field(
         default=15.0, metadata={"help": "send a comment on a stream that was silent for so many seconds; 0 is never"}
     )
+    receive_timeout_s: float = field(
+        default=60.0,
+        metadata={
+            "help": "seconds that a client has to send a request, header and body, from the connection or its first "
+            "byte on; then 408; 0 is no limit"
+        },
+    )
     shutdown_timeout_s: float = field(
         default=30.0, metadata={"help": "seconds that running requests get to finish after SIGTERM"}
     )
@@ -78,7 +85,7 @@ class ServerConfig:
         _check(0 <= self.port <= 65535, "port must be within 0 and 65535", self.port)
         _check(bool(self.host), "host must not be empty", self.host)
         _check(self.max_request_bytes > 0, "max_request_bytes must be positive", self.max_request_bytes)
-        for name in ("sse_keep_alive_interval_s", "shutdown_timeout_s"):
+        for name in ("sse_keep_alive_interval_s", "receive_timeout_s", "shutdown_timeout_s"):
             value = getattr(self, name)
             _check(0 <= value < float("inf"), f"{name} must be zero or a positive number", value)
         _check(all(self.served_model_name), "served_model_name must not be empty", self.served_model_name)

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -34,6 +35,7 @@ __all__ = ["chat_prompt", "check_model", "router"]
 
 MAX_CHOICES = 4096
 MAX_NAMES = 20  # of models that an error lists
+MAX_NAME_LENGTH = 64  # of a user; longer names are known by their digests
 
 router = APIRouter()
 
@@ -191,6 +193,11 @@ def _echo_text(body: ChatCompletionRequest) -> str:
     return ""
 
 
+def _digest(text: str) -> str:
+    """Return 16 bytes, as hexadecimal digits, that stand for a client's text of any length."""
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
 def _respond(
     request: Request,
     body: GenerationRequest,
@@ -202,9 +209,9 @@ def _respond(
     if not request_context.has_own_id:
         request_context.request_id = metadata.id
     caller = request_context.caller
-    cache_salt = body.cache_salt or ""
-    if context.config.isolate_prefix_cache:
-        cache_salt = f"{caller.account} {cache_salt}"
+    account = caller.account if context.config.isolate_prefix_cache else ""
+    salt = _digest(f"{account} {body.cache_salt or ''}") if account or body.cache_salt else ""
+    user = body.user or ""
     is_chat = isinstance(body, ChatCompletionRequest)
     prompt_requests = [
         PromptRequest(
@@ -214,9 +221,9 @@ def _respond(
             add_special_tokens=bool(body.add_special_tokens) if is_chat else body.add_special_tokens is not False,
             clips_max_tokens=isinstance(body, ChatCompletionRequest) and body.max_completion_tokens is not None,
             priority=body.priority or 0,
-            tenant=caller.name or body.user or "",
+            tenant=caller.name or (user if len(user) <= MAX_NAME_LENGTH else _digest(user)),
             deadline_ms=body.deadline_ms,
-            cache_salt=cache_salt,
+            cache_salt=salt,
         )
         for prompt in prompts
     ]

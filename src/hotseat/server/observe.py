@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from hotseat.core.events import StepRecord
 from hotseat.core.request import RequestId
 from hotseat.server.auth import Caller
-from hotseat.server.body import read_json
+from hotseat.server.body import check_content_type, read_json
 from hotseat.server.errors import ApiError
 from hotseat.server.schema import AbortRequest
 from hotseat.server.state import ServerContext, context_of, request_context_of
@@ -95,11 +95,15 @@ async def abort_requests(request: Request) -> Response:
 
 @router.post("/reset_prefix_cache", tags=["Observe"])
 async def reset_prefix_cache(request: Request) -> Response:
-    """Forget all cached blocks; refused while some are in use. Needs an admin key where there are keys."""
+    """Forget all cached blocks; 409 says that those in use by running requests stay cached for them.
+
+    Takes JSON alone, as other requests that change something. Needs an admin key where there are keys.
+    """
+    check_content_type(request)
     _require_admin(request)
     was_reset = await context_of(request).services.engine.reset_prefix_cache()
     if not was_reset:
-        raise ApiError(409, "Blocks are in use by running requests; nothing was reset.", retry=True)
+        raise ApiError(409, "Cached blocks were forgotten, but those that running requests use stay.", retry=True)
     return JSONResponse({"reset": True})
 
 

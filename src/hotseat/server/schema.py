@@ -1,7 +1,7 @@
-"""What clients may send: the fields of OpenAI and vLLM, with their types and defaults.
+"""Bodies of requests: the fields of OpenAI and vLLM, with their types and defaults.
 
 Only types and shapes are checked here. Ranges of sampling fields are ``SamplingParams``' business, fields
-that cannot be honoured are refused in ``unsupported``, and fields nobody knows are ignored.
+that cannot be honoured are refused in ``unsupported``, and unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = [
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 16_384
 MAX_BIASES = 16_384
+MAX_TOKEN_IDS = 16_384  # in a list that names tokens of the vocabulary
 
 Item = TypeVar("Item")
 # One wrong item is enough to know: a list of a million would else bring a million complaints.
@@ -42,6 +43,7 @@ Many = Annotated[list[Item], Field(fail_fast=True)]
 
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 TokenIds = Many[TokenId]
+FewTokenIds = Annotated[TokenIds, Field(max_length=MAX_TOKEN_IDS)]
 JsonSchema = dict[str, Any] | StrictStr | StrictBool
 Count = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
@@ -99,7 +101,7 @@ class GenerationRequest(JsonBody):
     max_tokens: Count | None = None
     min_tokens: Count | None = None
     stop: StrictStr | Many[StrictStr] | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: FewTokenIds | None = None
     ignore_eos: StrictBool | None = None
     include_stop_str_in_output: StrictBool | None = None
     skip_special_tokens: StrictBool | None = None
@@ -107,7 +109,7 @@ class GenerationRequest(JsonBody):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[StrictStr, float] | None, BeforeValidator(_check_size)] = None
-    allowed_token_ids: TokenIds | None = None
+    allowed_token_ids: FewTokenIds | None = None
     prompt_logprobs: StrictInt | None = None
 
     response_format: dict[str, Any] | None = None

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import uvicorn
 
@@ -163,7 +164,7 @@ class _Shutdown:
 def _uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=HttpProtocol,
+        http=partial(HttpProtocol, receive_timeout_s=config.receive_timeout_s),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         access_log=False,  # the gate writes a line at the end of each request, with more in it
