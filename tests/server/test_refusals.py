@@ -89,7 +89,7 @@ BAD_CHATS: list[tuple[str, dict[str, Any]]] = [
     ("top_logprobs", {"logprobs": True, "top_logprobs": 10**9}),
     ("logprobs", {"logprobs": 1}),
     ("tools", {"tools": []}),
-    ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+    ("tools", {"tools": [{"type": "function", "function": {"name": "a b"}}]}),
     ("tool_choice", {"tool_choice": "required"}),
     ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
     ("chat_template", {"chat_template": "{{ 1 }}"}),

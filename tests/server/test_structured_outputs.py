@@ -263,6 +263,35 @@ def test_blanks_are_bounded(client: openai.OpenAI) -> None:
     assert not re.search(r"\s{9}", answer.message.content or "")
 
 
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def test_a_forced_call_is_valid_and_the_same_when_streamed(client: openai.OpenAI) -> None:
+    values: dict[str, Any] = {"model": "m", "messages": SAY, "tools": [WEATHER], "temperature": 0, "max_tokens": 100}
+    choice = client.chat.completions.create(tool_choice="required", **values).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls or ()
+    assert call.type == "function"
+    jsonschema.validate(json.loads(call.function.arguments), WEATHER["function"]["parameters"])
+    with client.chat.completions.stream(tool_choice="required", **values) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    (again,) = streamed.message.tool_calls or ()
+    assert again.function.arguments == call.function.arguments
+    assert streamed.finish_reason == "tool_calls"
+
+
 async def crowd(url: str, requests: list[dict[str, Any]], *, alone: bool) -> list[tuple[str, str]]:
     async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="x", timeout=60, max_retries=0) as client:
 

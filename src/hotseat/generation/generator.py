@@ -47,7 +47,9 @@ class Generator:
         grammars = [await self._grammars.get_async(prompt.params, request_id, arrived_at) for prompt in prompts]
         size = sum(len(prompt.prompt) for prompt in prompts)
         requests = await self._threads.run(size, lambda: self._requests(prompts, grammars, request_id, arrived_at))
-        outputs = SequenceOutputs(requests, self._tokenizer, self._engine.finish)
+        outputs = SequenceOutputs(
+            requests, self._tokenizer, self._engine.finish, [prompt.make_parser for prompt in prompts]
+        )
         everything = [request for siblings in requests for request in siblings]
         ids = [request.id for request in everything]
         stream = await self._engine.submit(everything)

@@ -6,12 +6,13 @@ import hashlib
 import itertools
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hotseat.core.limits import check_context
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.errors import InvalidRequestError, PromptTooLongError
+from hotseat.formats import OutputParser
 from hotseat.grammar import Grammar
 from hotseat.text import Tokenizer
 
@@ -51,6 +52,7 @@ class PromptRequest:
     tenant: str = ""
     deadline_ms: float | None = None  # from arrival to the first token
     cache_salt: str = ""
+    make_parser: Callable[[], OutputParser] | None = None  # splits the text of one sequence
 
     def __post_init__(self) -> None:
         if self.deadline_ms is not None and not 0 < self.deadline_ms < math.inf:

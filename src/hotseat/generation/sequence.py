@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hotseat.core.batch import RequestUpdate, TokenLogprobs
 from hotseat.core.request import FinishReason, Request, RequestId
+from hotseat.formats import OutputParser
 from hotseat.generation.stages import OutputDelta, stages_for
 from hotseat.text import Tokenizer
 
@@ -29,7 +30,15 @@ class SequenceOutput:
         "prompt",
     )
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, *, prompt: int = 0, index: int = 0) -> None:
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer,
+        *,
+        prompt: int = 0,
+        index: int = 0,
+        parser: OutputParser | None = None,
+    ) -> None:
         params = request.params
         self.prompt = prompt
         self.index = index
@@ -37,7 +46,7 @@ class SequenceOutput:
         skips = params.skip_special_tokens
         self._detokenizer = tokenizer.detokenizer(request.prompt_token_ids, skip_special_tokens=skips)
         self._keeps_stop = params.include_stop_str_in_output
-        self._stages = stages_for(params)
+        self._stages = stages_for(params, parser)
         self._prompt_logprobs: list[TokenLogprobs] | None = None
 
     def feed(self, update: RequestUpdate) -> OutputDelta | None:
@@ -90,10 +99,12 @@ class SequenceOutputs:
         requests: Sequence[Sequence[Request]],
         tokenizer: Tokenizer,
         finish: Callable[[RequestId, FinishReason], object],
+        parsers: Sequence[Callable[[], OutputParser] | None] = (),
     ) -> None:
+        makers = parsers or [None] * len(requests)
         self._outputs = {
-            request.id: SequenceOutput(request, tokenizer, prompt=prompt, index=index)
-            for prompt, siblings in enumerate(requests)
+            request.id: SequenceOutput(request, tokenizer, prompt=prompt, index=index, parser=make() if make else None)
+            for prompt, (siblings, make) in enumerate(zip(requests, makers, strict=True))
             for index, request in enumerate(siblings)
         }
         self.num_open = len(self._outputs)

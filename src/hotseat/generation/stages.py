@@ -12,9 +12,10 @@ from typing import Protocol
 
 from hotseat.core.batch import TokenLogprobs
 from hotseat.core.request import FinishReason, SamplingParams
+from hotseat.formats import CallDelta, OutputParser, merge_calls
 from hotseat.text import StopStrings
 
-__all__ = ["OutputDelta", "OutputStage", "StopStage", "stages_for"]
+__all__ = ["OutputDelta", "OutputStage", "ParserStage", "StopStage", "stages_for"]
 
 
 @dataclass(slots=True)
@@ -37,6 +38,10 @@ class OutputDelta:
     error: str | None = None  # for finish_reason "error" and "timeout"
     prompt_token_ids: list[int] | None = None  # once per prompt, in the first delta
     prompt_logprobs: list[TokenLogprobs] | None = None  # beside prompt_token_ids; entry i is about prompt token i + 1
+    # Where the answer is parsed, ``text`` is its content alone:
+    reasoning: str = ""
+    calls: list[CallDelta] | None = None
+    num_reasoning_tokens: int = 0
 
 
 class OutputStage(Protocol):
@@ -80,9 +85,38 @@ class StopStage:
         delta.text = "".join(texts)
 
 
-def stages_for(params: SamplingParams) -> tuple[OutputStage, ...]:
+class ParserStage:
+    """Split the text into reasoning, content and calls."""
+
+    __slots__ = ("_parser",)
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser = parser
+
+    def process(self, delta: OutputDelta, pieces: Sequence[str]) -> None:
+        """Leave the content in ``text``; token by token, so that the count of those of the reasoning is exact."""
+        parser = self._parser
+        texts = pieces if delta.text == "".join(pieces) else [delta.text]  # a stop string may hold some of it back
+        num_tokens = len(texts) - (delta.finish_reason is not None)
+        parts = []
+        for number, text in enumerate(texts):
+            was_reasoning = parser.is_reasoning
+            parts.append(parser.feed(text))
+            reasons = was_reasoning or parser.is_reasoning or bool(parts[-1].reasoning)
+            delta.num_reasoning_tokens += reasons and number < num_tokens
+        if delta.finish_reason is not None:
+            parts.append(parser.finish())
+        delta.reasoning = "".join(part.reasoning for part in parts)
+        delta.text = "".join(part.content for part in parts)
+        delta.calls = merge_calls(call for part in parts for call in part.calls)
+
+
+def stages_for(params: SamplingParams, parser: OutputParser | None = None) -> tuple[OutputStage, ...]:
     """Return the stages that a sequence with ``params`` needs, in order; most need none."""
-    return (StopStage(params),) if params.stop else ()
+    stages: list[OutputStage] = [StopStage(params)] if params.stop else []
+    if parser is not None:
+        stages.append(ParserStage(parser))
+    return tuple(stages)
 
 
 def _end(delta: OutputDelta, num_tokens: int, stop: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hotseat.generation import OutputDelta
+from hotseat.server.calls import parsed_deltas
 from hotseat.server.errors import ApiError
 from hotseat.server.logprobs import TextOffsets, TokenNames
 from hotseat.server.metadata import ResponseMetadata, UsageCounter
@@ -46,7 +47,12 @@ class ChunkWriter:
         self._no_usage = b',"usage":null' if metadata.include_usage else b""
         self._plain_tail = self._text_close + b',"logprobs":null,"finish_reason":null}]' + self._no_usage + b"}\n\n"
         self._fingerprint = b',"system_fingerprint":' + _encode(fingerprint())
-        self._is_plain = metadata.logprobs is None and not metadata.return_token_ids and not metadata.continuous_usage
+        self._is_plain = not (
+            metadata.logprobs is not None
+            or metadata.return_token_ids
+            or metadata.continuous_usage
+            or metadata.is_parsed
+        )
 
     def write(self, batch: list[OutputDelta]) -> bytes:
         """Return the events for what one step brought; empty when there is nothing to tell.
@@ -141,6 +147,8 @@ class ChunkWriter:
         """Return a chunk with all that was asked for; it may be the choice's last."""
         metadata = self._metadata
         is_last = delta.finish_reason is not None
+        if metadata.is_parsed:
+            return self._parsed_chunks(choice, delta)
         if not (delta.text or is_last or (delta.token_ids and not self._is_plain)):
             return []
         if metadata.is_chat and not delta.text and is_last:
@@ -156,6 +164,26 @@ class ChunkWriter:
             chunk.append(self._fingerprint)
         chunk.append(b"}\n\n")
         return chunk
+
+    def _parsed_chunks(self, choice: int, delta: OutputDelta) -> list[bytes]:
+        """Return a chunk for each part of a delta: reasoning, content, calls; the end has one of its own."""
+        parts = parsed_deltas(delta, shows_reasoning=self._metadata.shows_reasoning)
+        if not parts and delta.token_ids and (delta.logprobs or self._metadata.return_token_ids):
+            parts = [{"content": ""}]  # text that is held back, whose tokens are told of all the same
+        chunks: list[bytes] = []
+        for number, part in enumerate(parts):
+            chunks += (self._head, b"%d" % choice, b',"delta":', _encode(part))
+            if number == 0:
+                chunks += (b',"logprobs":', self._logprobs(choice, delta), b',"finish_reason":null')
+                chunks += self._token_ids(delta, is_first=False)
+            else:
+                chunks.append(b',"logprobs":null,"finish_reason":null')
+            chunks += (b"}]", self._usage(choice), b"}\n\n")
+        if delta.finish_reason is None:
+            return chunks
+        chunks += (self._head, b"%d" % choice, b',"delta":{},"logprobs":null')
+        chunks += (b',"finish_reason":', _encode(delta.finish_reason), b',"stop_reason":', _encode(delta.stop_reason))
+        return [*chunks, b"}]", self._usage(choice), self._fingerprint, b"}\n\n"]
 
     def _is_first(self, choice: int, delta: OutputDelta) -> bool:
         return self.counter.completion_tokens[choice] == len(delta.token_ids)

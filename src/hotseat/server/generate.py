@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -14,8 +15,10 @@ from starlette.responses import Response
 
 from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
+from hotseat.formats import OutputParser
 from hotseat.generation import PromptRequest
 from hotseat.server.body import read_json
+from hotseat.server.calls import ChatForm, chat_form
 from hotseat.server.errors import ApiError
 from hotseat.server.metadata import ResponseMetadata
 from hotseat.server.respond import GenerationResponse
@@ -58,10 +61,17 @@ async def create_chat_completion(request: Request) -> Response:
     context = context_of(request)
     body = await read_json(request, ChatCompletionRequest, context.config.max_request_bytes)
     _check(body, context)
-    params = chat_sampling(body, context.services.sampling_defaults)
-    prompt = await chat_prompt(body, context)
-    metadata = _metadata(body, context, "chatcmpl-", [prompt], params)
-    return _respond(request, body, metadata, [prompt], params)
+    template = context.services.chat_template
+    form = chat_form(body, template.source if template else "")
+    params = form.constrained(chat_sampling(body, context.services.sampling_defaults))
+    prompt = await chat_prompt(body, context, form)
+    metadata = replace(
+        _metadata(body, context, "chatcmpl-", [prompt], params),
+        is_parsed=form.is_parsed,
+        shows_reasoning=body.include_reasoning is not False,
+        has_named_tool=form.has_named_tool,
+    )
+    return _respond(request, body, metadata, [prompt], params, form.parser(prompt, params))
 
 
 def check_model(name: str | None, context: ServerContext) -> str:
@@ -79,7 +89,9 @@ def check_model(name: str | None, context: ServerContext) -> str:
     return name
 
 
-async def chat_prompt(body: ChatCompletionRequest | TokenizeRequest, context: ServerContext) -> str:
+async def chat_prompt(
+    body: ChatCompletionRequest | TokenizeRequest, context: ServerContext, form: ChatForm | None = None
+) -> str:
     """Render the messages by the model's chat template, off the event loop.
 
     Raises:
@@ -95,13 +107,19 @@ async def chat_prompt(body: ChatCompletionRequest | TokenizeRequest, context: Se
     if isinstance(body, ChatCompletionRequest):
         if body.reasoning_effort is not None:
             options["reasoning_effort"] = body.reasoning_effort
+            if body.reasoning_effort == "none":
+                options.setdefault("enable_thinking", False)
         if body.documents is not None:
             options["documents"] = body.documents
     options["add_generation_prompt"] = body.add_generation_prompt is not False
     options["continue_final_message"] = bool(body.continue_final_message)
 
     def render() -> str:
-        return template.render([message.model_dump(exclude_unset=True) for message in body.messages or ()], **options)
+        messages = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
+        if form is not None and form.tools:
+            messages = form.messages(messages)
+            options["tools"] = form.tools
+        return template.render(messages, **options)
 
     return await asyncio.to_thread(render)
 
@@ -204,6 +222,7 @@ def _respond(
     metadata: ResponseMetadata,
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
+    make_parser: Callable[[], OutputParser] | None = None,
 ) -> Response:
     context, request_context = context_of(request), request_context_of(request)
     if not request_context.has_own_id:
@@ -224,6 +243,7 @@ def _respond(
             tenant=caller.name or (user if len(user) <= MAX_NAME_LENGTH else _digest(user)),
             deadline_ms=body.deadline_ms,
             cache_salt=salt,
+            make_parser=make_parser,
         )
         for prompt in prompts
     ]

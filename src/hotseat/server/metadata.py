@@ -35,6 +35,9 @@ class ResponseMetadata:
     include_usage: bool = False
     continuous_usage: bool = False
     role: str = "assistant"
+    is_parsed: bool = False  # chat: split into reasoning, content and calls
+    shows_reasoning: bool = True
+    has_named_tool: bool = False  # a call of one tool was asked for by its name
 
     @property
     def num_choices(self) -> int:
@@ -54,13 +57,15 @@ class Usage(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int | None = None  # of an answer that is parsed
 
     def as_json(self) -> bytes:
         """Return the ``usage`` object."""
-        prompt, completion, cached = self
+        prompt, completion, cached, reasoning = self
+        details = b"" if reasoning is None else b',"completion_tokens_details":{"reasoning_tokens":%d}' % reasoning
         return (
-            b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}'
-            % (prompt, completion, prompt + completion, cached)
+            b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}%b}'
+            % (prompt, completion, prompt + completion, cached, details)
         )
 
 
@@ -71,11 +76,14 @@ class UsageCounter:
     metadata: ResponseMetadata
     prompts: dict[int, PromptMetadata] = field(default_factory=dict)
     completion_tokens: dict[int, int] = field(init=False)
+    reasoning_tokens: dict[int, int] = field(init=False)
+    calling: set[int] = field(default_factory=set)  # choices that call tools
     unfinished: set[int] = field(init=False)
 
     def __post_init__(self) -> None:
         choices = range(self.metadata.num_choices)
         self.completion_tokens = dict.fromkeys(choices, 0)
+        self.reasoning_tokens = dict.fromkeys(choices, 0)
         self.unfinished = set(choices)
 
     def add(self, delta: OutputDelta) -> int:
@@ -88,6 +96,8 @@ class UsageCounter:
         if delta.prompt_token_ids is not None:
             self._note_prompt(delta.prompt_token_ids, delta)
         self.completion_tokens[choice] += len(delta.token_ids)
+        if self.metadata.is_parsed:
+            self._note_parts(choice, delta)
         if delta.finish_reason is not None:
             _raise_failure(delta)
             self.unfinished.discard(choice)
@@ -97,12 +107,21 @@ class UsageCounter:
         """Return the tokens of all choices, or of one."""
         if choice is None:
             prompts = list(self.prompts.values())
-            completion = sum(self.completion_tokens.values())
+            completion, reasoning = sum(self.completion_tokens.values()), sum(self.reasoning_tokens.values())
         else:
             prompts = [self.prompts[choice // self.metadata.n]]
-            completion = self.completion_tokens[choice]
+            completion, reasoning = self.completion_tokens[choice], self.reasoning_tokens[choice]
         prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        return Usage(prompt_tokens, completion, sum(prompt.num_cached_tokens for prompt in prompts))
+        cached = sum(prompt.num_cached_tokens for prompt in prompts)
+        return Usage(prompt_tokens, completion, cached, reasoning if self.metadata.is_parsed else None)
+
+    def _note_parts(self, choice: int, delta: OutputDelta) -> None:
+        self.reasoning_tokens[choice] += delta.num_reasoning_tokens
+        if delta.calls:
+            self.calling.add(choice)
+        # OpenAI says "stop" after a call of a tool that was named in the request.
+        if delta.finish_reason == "stop" and choice in self.calling and not self.metadata.has_named_tool:
+            delta.finish_reason = "tool_calls"
 
     def _note_prompt(self, token_ids: list[int], delta: OutputDelta) -> None:
         logprobs: list[TokenLogprobs | None] | None = None

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from hotseat.core.batch import TokenLogprobs
+from hotseat.formats import CallDelta
 from hotseat.generation import OutputDelta
+from hotseat.server.calls import parsed_message
 from hotseat.server.logprobs import TextOffsets, TokenNames
 from hotseat.server.metadata import ResponseMetadata, UsageCounter
 from hotseat.server.version import fingerprint
@@ -20,6 +22,8 @@ __all__ = ["ResultWriter"]
 @dataclass(slots=True)
 class _Choice:
     texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[CallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
@@ -46,6 +50,10 @@ class ResultWriter:
             choice = self._choices[self.counter.add(delta)]
             if delta.text:
                 choice.texts.append(delta.text)
+            if delta.reasoning:
+                choice.reasoning.append(delta.reasoning)
+            if delta.calls:
+                choice.calls += delta.calls
             choice.token_ids += delta.token_ids
             if delta.logprobs:
                 choice.logprobs += delta.logprobs
@@ -77,7 +85,10 @@ class ResultWriter:
         logprobs = None
         if metadata.logprobs is not None:
             logprobs = {"content": self._names.chat(choice.logprobs, metadata.logprobs), "refusal": None}
-        message = {"role": metadata.role, "content": metadata.echo_text + "".join(choice.texts), "refusal": None}
+        text = metadata.echo_text + "".join(choice.texts)
+        message: dict[str, Any] = {"role": metadata.role, "content": text, "refusal": None}
+        if metadata.is_parsed:
+            message |= parsed_message(text, choice.reasoning, choice.calls, shows_reasoning=metadata.shows_reasoning)
         shaped = {"index": index, "message": message, "logprobs": logprobs}
         return shaped | self._ending(choice)
 

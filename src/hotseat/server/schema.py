@@ -159,6 +159,8 @@ class ChatCompletionRequest(GenerationRequest):
     documents: Many[dict[str, Any]] | None = None
     tools: Many[dict[str, Any]] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: StrictBool | None = None
+    include_reasoning: StrictBool | None = None
     reasoning_effort: StrictStr | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 

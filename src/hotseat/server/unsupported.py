@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotseat.errors import InvalidRequestError
-from hotseat.server.schema import ChatCompletionRequest, GenerationRequest
+from hotseat.server.schema import GenerationRequest
 
 __all__ = ["refuse_unsupported"]
 
@@ -22,7 +22,6 @@ _HARMLESS = frozenset(
             "include_reasoning",
             "length_penalty",
             "metadata",
-            "parallel_tool_calls",
             "prediction",
         ),
         *("prompt_cache_key", "request_id", "safety_identifier", "service_tier", "session_id", "store"),
@@ -161,21 +160,8 @@ def refuse_unsupported(body: GenerationRequest) -> None:
         elif name not in _HARMLESS:
             _logger.debug("ignored unknown field %r", name[:100])
     _refuse_best_of(body, extra.get("best_of"))
-    if isinstance(body, ChatCompletionRequest):
-        _refuse_tools(body)
 
 
 def _refuse_best_of(body: GenerationRequest, best_of: Any) -> None:
     if best_of is not None and best_of != (body.n or 1):
         raise InvalidRequestError("`best_of` cannot be honoured: only a value equal to n is.", param="best_of")
-
-
-def _refuse_tools(body: ChatCompletionRequest) -> None:
-    if body.tools is not None and not body.tools:
-        raise InvalidRequestError("`tools` must not be an empty list; leave it out.", param="tools")
-    if isinstance(body.tool_choice, dict) or body.tool_choice == "required":
-        raise InvalidRequestError("`tool_choice` cannot be honoured: calls cannot be forced.", param="tool_choice")
-    if body.tools and body.tool_choice != "none":
-        raise InvalidRequestError(
-            '`tools` cannot be honoured: answers are not searched for calls; send tool_choice "none".', param="tools"
-        )

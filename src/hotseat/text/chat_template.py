@@ -47,6 +47,7 @@ class ChatTemplate:
         "_max_steps",
         "_special_tokens",
         "_takes_parts",
+        "source",
     )
 
     def __init__(
@@ -70,6 +71,7 @@ class ChatTemplate:
         """
         named = {"bos_token": bos_token, "eos_token": eos_token}
         self._special_tokens = {**(special_tokens or {}), **{k: v for k, v in named.items() if v is not None}}
+        self.source = source or ""
         self._max_chars = max_chars
         self._max_steps = max_steps
         self._takes_parts: dict[str, bool] = {}  # by role
