@@ -128,6 +128,61 @@ def test_answers_under_way_are_listed_and_explained_by_the_clients_id(start: Cal
     assert server.get("/v1/requests").json()["data"] == []
 
 
+def test_requests_come_in_pages(server: FakeServer) -> None:
+    async def ask() -> list[Any]:
+        server.runner.hold()
+        posts = [server.start_post("/v1/completions", completion(max_tokens=400)) for _ in range(5)]
+        await server.runner.until_entered()
+        while server.engine.stats().num_running < 5:
+            server.runner.step()
+            await server.runner.until_entered()
+        pages = []
+        after = ""
+        for _ in range(3):
+            pages.append(await step_until_done(server, get(server, f"/v1/requests?limit=2&after={after}")))
+            after = pages[-1]["next"]
+        for _, entry in server.in_flight.items():
+            entry.end(None)
+        server.runner.release()
+        await asyncio.gather(*(task for _, task in posts))
+        return pages
+
+    pages = server.run(ask())
+    assert [len(page["data"]) for page in pages] == [2, 2, 1]
+    assert pages[-1]["next"] is None
+    assert len({one["id"] for page in pages for one in page["data"]}) == 5
+    assert all(len(one["sequences"]) == 1 for page in pages for one in page["data"])
+    assert server.get("/v1/requests?limit=0").status == 400
+    assert server.get("/v1/requests?status=gone").status == 400
+
+
+def test_requests_are_listed_by_status(start: Callable[..., FakeServer]) -> None:
+    server = start(max_num_seqs=1)
+
+    async def ask() -> dict[str, Any]:
+        server.runner.hold()
+        posts = [server.start_post("/v1/completions", completion(max_tokens=400)) for _ in range(4)]
+        await server.runner.until_entered()
+        while server.engine.stats().num_waiting < 3:
+            server.runner.step()
+            await server.runner.until_entered()
+        found = {}
+        for query in ("status=running", "status=waiting", "status=waiting&limit=2"):
+            found[query] = await step_until_done(server, get(server, f"/v1/requests?{query}"))
+        for _, entry in server.in_flight.items():
+            entry.end(None)
+        server.runner.release()
+        await asyncio.gather(*(task for _, task in posts))
+        return found
+
+    found = server.run(ask())
+    ids = {query: [one["id"] for one in page["data"]] for query, page in found.items()}
+    assert [len(listed) for listed in ids.values()] == [1, 3, 2]
+    assert ids["status=waiting"][:2] == ids["status=waiting&limit=2"]
+    assert found["status=waiting&limit=2"]["next"] == ids["status=waiting"][1]
+    assert not set(ids["status=running"]) & set(ids["status=waiting"])
+
+
 def test_what_became_of_a_request_can_be_asked_after_its_end(start: Callable[..., FakeServer]) -> None:
     server = start(max_num_seqs=1)
 

@@ -39,7 +39,12 @@ def explain(chosen: ExplainOptions) -> str:
         HotseatError: the server cannot be reached, or refuses.
     """
     if chosen.request_id is None:
-        answers = _get(chosen, "/v1/requests")["data"]
+        answers = []
+        after = ""
+        while after is not None:
+            page = _get(chosen, f"/v1/requests?after={quote(after, safe='')}")
+            answers += page["data"]
+            after = page.get("next")
     else:
         found = _get(chosen, f"/v1/requests/{quote(chosen.request_id, safe='')}/explain")
         answers = [found]

@@ -29,7 +29,7 @@ class Grammars:
             eos_token_ids=limits.eos_token_ids,
             added_tokens=tokenizer.added_tokens,
         )
-        # One thread: grammars take milliseconds, and whoever sends the slowest ones shall wait for each other.
+        # One thread: grammars take milliseconds, and the slowest ones wait for each other.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hotseat-grammar")
         self._compiling: dict[str, list[float]] = {}  # the caller's ids of those that wait, and since when
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from hashlib import blake2b
 from secrets import token_bytes
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -23,6 +23,7 @@ from hotseat.telemetry import record_as_dict
 __all__ = ["router"]
 
 MAX_STEPS = 4096
+MIN_SEARCHED = 128  # answers asked at a time for those in a status
 _PSEUDONYM_KEY = token_bytes(32)
 
 router = APIRouter()
@@ -46,15 +47,34 @@ async def steps(request: Request, since: int = -1, limit: Annotated[int, Query(g
 
 
 @router.get("/v1/requests", tags=["Observe"])
-async def requests(request: Request) -> Response:
-    """List the answers in flight, oldest first, each with the state of its sequences."""
-    context = context_of(request)
-    data = [
-        {"id": id_, "client_request_id": entry.client_id, "sequences": await context.services.generator.explain(id_)}
-        for id_, entry in context.in_flight.items()
-        if request_context_of(request).caller.may_see(entry.account)
-    ]
-    return Response(msgspec.json.encode({"object": "list", "data": data}), media_type="application/json")
+async def requests(
+    request: Request,
+    after: str = "",
+    limit: Annotated[int, Query(ge=1, le=1024)] = 256,
+    status: Literal["waiting", "running"] | None = None,
+) -> Response:
+    """List the answers in flight, oldest first, each with the state of its sequences.
+
+    Answers that began after the one with the id ``after``, ``limit`` at most, with ``status`` those with a sequence in
+    that status; where there may be more, ``next`` is what to send as ``after`` the next time.
+    """
+    context, caller = context_of(request), request_context_of(request).caller
+    entries = [(id_, entry) for id_, entry in context.in_flight.items() if caller.may_see(entry.account)]
+    begin = next((at + 1 for at, (id_, _) in enumerate(entries) if id_ == after), 0)
+    data: list[dict[str, Any]] = []
+    size = limit if status is None else max(limit, MIN_SEARCHED)
+    while begin < len(entries) and len(data) < limit:
+        page = entries[begin : begin + size]
+        # Asked all at once: the engine answers between two steps.
+        states = await asyncio.gather(*(context.services.generator.explain(id_) for id_, _ in page))
+        for (id_, entry), sequences in zip(page, states, strict=True):
+            begin += 1
+            if status is None or any(one.status.value == status for one in sequences):
+                data.append({"id": id_, "client_request_id": entry.client_id, "sequences": sequences})
+            if len(data) == limit:
+                break
+    body = {"object": "list", "data": data, "next": data[-1]["id"] if data and begin < len(entries) else None}
+    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 @router.get("/v1/requests/{request_id:path}/explain", tags=["Observe"])

@@ -114,11 +114,11 @@ class _Server(uvicorn.Server):
 
 
 class _Shutdown:
-    """The stages of going down. A signal starts them; a second one does not wait for running requests.
+    """The stages of a shutdown. A signal starts them; a second one does not wait for running requests.
 
     drain    new requests get 503 and /ready says so; who connects is answered, until the last running request has ended
     end all  when the time is up, the others are told that it is over
-    close    nobody can connect any more, and connections end after their last response
+    close    no new connections are taken, and the others end after their last response
     give up  those that still do not read are dropped
     """
 
@@ -167,7 +167,7 @@ def _uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
         http=partial(HttpProtocol, receive_timeout_s=config.receive_timeout_s),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
-        access_log=False,  # the gate writes a line at the end of each request, with more in it
+        access_log=False,  # the middleware writes a line at the end of each request, with more in it
         log_config=None,
         log_level=logging.WARNING,
         server_header=False,

@@ -1,4 +1,4 @@
-"""What the server is given: the engine and its surroundings, ready to use."""
+"""Services behind the endpoints: the engine and its surroundings, ready to use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ModelInfo", "ServerServices"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What clients may know of the served model. The first of ``served_names`` is its proper one."""
+    """Public properties of the served model. The first of ``served_names`` is its proper one."""
 
     served_names: tuple[str, ...]
     max_model_len: int

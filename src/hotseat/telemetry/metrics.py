@@ -37,7 +37,7 @@ class _Live:
 
 
 class EngineMetrics:
-    """An event sink that counts. It does no more than additions; ``exposition`` shapes them when somebody asks."""
+    """An event sink that counts. It does no more than additions; ``exposition`` shapes them when it is scraped."""
 
     def __init__(self, *, max_model_len: int, num_blocks: int, counts_prefix_cache: bool = True) -> None:
         self._counts_prefix_cache = counts_prefix_cache

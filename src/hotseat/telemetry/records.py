@@ -36,7 +36,7 @@ def record_as_dict(record: StepRecord) -> dict[str, Any]:
 
 
 class RecordWriter:
-    """An event sink that writes each step as a line of JSON. The file is somebody else's to close."""
+    """An event sink that writes each step as a line of JSON. The file is closed by its owner."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file

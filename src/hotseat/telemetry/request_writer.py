@@ -24,7 +24,7 @@ AS_MANY_AS_FIT = 2**31 - 1  # max_tokens of a request that names none
 
 
 class RequestWriter:
-    """An event sink that writes a line when a request ends. The file is somebody else's to close."""
+    """An event sink that writes a line when a request ends. The file is closed by its owner."""
 
     def __init__(self, file: IO[str], block_size: int) -> None:
         self._file = file
@@ -61,7 +61,7 @@ class RequestWriter:
         if request.deadline_at is not None:
             line["deadline_ms"] = (request.deadline_at - request.arrived_at) * 1000
         if not _ended_by_itself(update):
-            # It would have gone on: one token more than it got before somebody ended it is enough to say so.
+            # It would have gone on: one token more than it got before it was aborted is enough to say so.
             line["output_len"] = num_output + 1
             line["max_tokens"] = max(line["max_tokens"], num_output + 1)
             if update.finish_reason is not FinishReason.TIMEOUT:
@@ -82,7 +82,7 @@ class RequestWriter:
 
 
 def _ended_by_itself(update: RequestUpdate) -> bool:
-    """Tell whether the length or a token ended the request, rather than somebody outside or the time."""
+    """Tell whether the length or a token ended the request, rather than an abort or a time-out."""
     if update.finish_reason is FinishReason.LENGTH:
         return True
     return update.finish_reason is FinishReason.STOP and bool(update.new_token_ids)

@@ -23,7 +23,7 @@ class _Totals(NamedTuple):
 
 
 class StatsLog:
-    """Logs what changed in ``metrics`` at INFO to ``hotseat.stats``; somebody with a clock calls ``tick``."""
+    """Logs what changed in ``metrics`` at INFO to ``hotseat.stats``; the server calls ``tick`` about once a second."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
