@@ -79,8 +79,8 @@ class Generator:
         compiling = self._grammars.explain(request_id, self._engine.clock.now(), self._engine.stats())
         ids = self._running.get(request_id) or self._finished(request_id)
         if not ids and not compiling:
-            await self._engine.settle()  # it may have been aborted during the step that is being computed
-            ids = self._finished(request_id)
+            await self._engine.settle()  # during this step it may have been sent to the engine, or aborted
+            ids = self._running.get(request_id) or self._finished(request_id)
         explanations = await asyncio.gather(*(self._explain(own_id) for own_id in ids))
         return [explanation for explanation in (*explanations, *compiling) if explanation is not None]
 
