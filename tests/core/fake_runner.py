@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotseat.core.batch import Batch, Chunk, SampledToken, StepOutput, TokenLogprobs
+from hotseat.core.batch import Batch, Chunk, SampledTokens, StepOutput, TokenLogprobs
 
 VOCABULARY_SIZE = 1000
 
@@ -52,7 +52,7 @@ class LightRunner:
     """Executes batches without a cache; for long prompts, where only the order of things matters."""
 
     def execute(self, batch: Batch) -> StepOutput:
-        return StepOutput(sampled=[SampledToken(chunk.request_id, 1) for chunk in batch.chunks if chunk.samples])
+        return StepOutput(sampled=[SampledTokens(chunk.request_id, [1]) for chunk in batch.chunks if chunk.samples])
 
     def close(self) -> None:
         """Nothing to release."""
@@ -126,7 +126,7 @@ class FakeRunner:
             return
         token_id = sample(slots)
         seat.token_ids.append(token_id)
-        output.sampled.append(SampledToken(chunk.request_id, token_id))
+        output.sampled.append(SampledTokens(chunk.request_id, [token_id]))
 
     def _read(self, seat: Seat, position: int) -> int:
         value = self.storage[seat.block_ids[position // self.block_size]][position % self.block_size]

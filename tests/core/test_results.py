@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.worlds import World
-from hotseat.core.batch import SampledToken, StepOutput, TokenLogprobs
+from hotseat.core.batch import SampledTokens, StepOutput, TokenLogprobs
 from hotseat.core.block_pool import BlockPool
 from hotseat.core.explain import explain_finished
 from hotseat.core.request import FinishReason
@@ -21,7 +21,7 @@ def test_logprobs_come_with_the_first_token_and_with_the_later_ones() -> None:
     found = []
     for token_id in (7, 8, 9):
         batch = world.scheduler.schedule(world.now)
-        output = StepOutput(sampled=[SampledToken(request.id, token_id, logprobs(token_id))])
+        output = StepOutput(sampled=[SampledTokens(request.id, [token_id], [logprobs(token_id)])])
         (update,) = world.scheduler.update(batch, output, world.now)
         found.append(update.logprobs)
     assert found == [[logprobs(7)], [logprobs(8)], [logprobs(9)]]
@@ -33,7 +33,7 @@ def test_failure_of_a_request_that_ended_meanwhile_is_no_news() -> None:
     world.step()
     batch = world.scheduler.schedule(world.now)
     world.scheduler.abort(gone.id, world.now)
-    output = StepOutput(sampled=[SampledToken(stays.id, 1)], failed={gone.id: "logits are not finite"})
+    output = StepOutput(sampled=[SampledTokens(stays.id, [1])], failed={gone.id: "logits are not finite"})
     updates = world.scheduler.update(batch, output, world.now)
     assert [update.request_id for update in updates] == ["stays"]
     assert gone.finish_reason is FinishReason.ABORT
@@ -45,7 +45,7 @@ def test_token_of_a_decode_that_ended_meanwhile_is_dropped() -> None:
     world.step()
     batch = world.scheduler.schedule(world.now)
     world.scheduler.abort(gone.id, world.now)
-    output = StepOutput(sampled=[SampledToken(gone.id, 1), SampledToken(stays.id, 2)])
+    output = StepOutput(sampled=[SampledTokens(gone.id, [1]), SampledTokens(stays.id, [2])])
     updates = world.scheduler.update(batch, output, world.now)
     assert [(update.request_id, update.new_token_ids) for update in updates] == [("stays", [2])]
     assert len(gone.output_token_ids) == 1

@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 
-from hotseat.core.batch import Batch, Chunk, NewRequest, RequestUpdate, SampledToken, StepOutput, TokenLogprobs
+from hotseat.core.batch import Batch, Chunk, NewRequest, RequestUpdate, SampledTokens, StepOutput, TokenLogprobs
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.events import StepRecord
 from hotseat.core.request import Request, RequestId, SamplingParams
@@ -89,9 +89,9 @@ class FakeRunner:
     def close(self) -> None:
         self.is_closed = True
 
-    def _sample(self, request_id: RequestId, position: int) -> SampledToken:
+    def _sample(self, request_id: RequestId, position: int) -> SampledTokens:
         token_id = self._script(request_id, position)
-        return SampledToken(request_id, token_id, _logprobs(token_id))
+        return SampledTokens(request_id, [token_id], [_logprobs(token_id)])
 
     def _prompt_tokens(self, chunk: Chunk) -> list[int]:
         """Return the prompt tokens whose log-probabilities this chunk tells."""

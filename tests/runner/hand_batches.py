@@ -171,8 +171,8 @@ class HandScheduler:
     def step(self, counts: Mapping[str, int], *, writes_kv: bool = True) -> StepOutput:
         """Execute the next batch and append what it sampled."""
         output = self.runner.execute(self.batch(counts, writes_kv=writes_kv))
-        for token in output.sampled:
-            self.sequences[token.request_id].append(token.token_id)
+        for sampled in output.sampled:
+            self.sequences[sampled.request_id] += sampled.token_ids
         return output
 
     def decode(self, *request_ids: str, steps: int) -> None:

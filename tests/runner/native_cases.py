@@ -49,7 +49,8 @@ def token_ids(length: int, vocab_size: int, seed: int = 1) -> list[int]:
 
 def traced(output: StepOutput, request_id: str) -> Trace:
     """Return what ``request_id`` sampled in a step; it wants log-probabilities."""
-    return [token.logprobs for token in output.sampled if token.request_id == request_id and token.logprobs]
+    own = [sampled for sampled in output.sampled if sampled.request_id == request_id]
+    return [logprobs for sampled in own for logprobs in sampled.logprobs or ()]
 
 
 def decode(scheduler: HandScheduler, steps: int, *neighbours: str) -> Trace:

@@ -205,7 +205,7 @@ def test_seat_is_taken_again_in_the_batch_that_releases_it(dtype: str) -> None:
     scheduler = new_scheduler(dtype)
     params = SamplingParams(temperature=0.5, logit_bias=((3, 100.0),), presence_penalty=2.0, prompt_logprobs=0)
     scheduler.seat("first", PROMPT[:5], params=params, seat=2)
-    assert scheduler.step({"first": 5}).sampled[0].token_id == 3
+    assert scheduler.step({"first": 5}).sampled[0].token_ids == [3]
     scheduler.release("first")
     seat_me(scheduler, 37, "seeded", seat=2)
     output = scheduler.step({"me": 37})

@@ -200,7 +200,7 @@ def test_requests_alone_generate_the_same_tokens(scheduler: HandScheduler, gener
         scheduler.seat("alone", known, params=params)
         result = scheduler.step({"alone": len(known)})
         assert [entry.rank for entry in result.prompt_logprobs["alone"][len(prompt) - 1 :]] == [1] * (NUM_TOKENS - 1)
-        assert result.sampled[0].token_id == output[-1]
+        assert result.sampled[0].token_ids[0] == output[-1]
         scheduler.release("alone")
         if index % 5 == 4:
             scheduler.seat("alone", prompt)

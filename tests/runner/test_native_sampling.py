@@ -64,11 +64,12 @@ class CheckedRunner:
             row = RowSampling.of_seat(self.table, seat)
             status, expected = sample_row(logits, row)
             assert (request_id in output.failed) == (status is not SampleStatus.OK)
-            token = sampled[request_id].token_id if request_id in sampled else 0
+            token = sampled[request_id].token_ids[0] if request_id in sampled else 0
             self._check_token(token, expected, row)
             num_logprobs = int(self.table.sampling.num_logprobs[seat])
             if request_id in sampled and num_logprobs >= 0:
-                check_logprobs(sampled[request_id].logprobs, logits, num_logprobs)
+                (found,) = sampled[request_id].logprobs or [None]
+                check_logprobs(found, logits, num_logprobs)
             tokens.append(token)
         self.table.commit(np.array(tokens, np.int32))
         return output
@@ -189,7 +190,7 @@ def test_large_vocabulary_is_drawn_from_as_defined(params: SamplingParams) -> No
     for i in range(32):
         scheduler.seat(f"r{i}", [i * 1000, 7], params=params, seed=i)
     output = scheduler.step({f"r{i}": 2 for i in range(32)})
-    sampled = [token.token_id for token in output.sampled]
+    sampled = [token.token_ids[0] for token in output.sampled]
     expected = [
         sample_row(
             logits,
@@ -218,7 +219,7 @@ def test_request_without_candidates_fails_alone() -> None:
     output = checked.scheduler.step({"masked": 3, "other": 3, "greedy masked": 3})
     assert set(output.failed) == {"masked", "greedy masked"}
     assert [token.request_id for token in output.sampled] == ["other"]
-    assert output.sampled[0].token_id in (5, 6)
+    assert output.sampled[0].token_ids[0] in (5, 6)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-5, 1.0, 1e39, 1e308])
@@ -332,7 +333,7 @@ def test_request_that_samples_a_broken_token_fails_in_the_next_step(dtype: str) 
     scheduler = cracked_scheduler(CRACKED_MODEL, dtype)
     scheduler.seat("bad", prompt_of(20, 9), params=SamplingParams(temperature=0.0, logit_bias=((BROKEN_TOKEN, 100.0),)))
     output = scheduler.step({"bad": 20})
-    assert [token.token_id for token in output.sampled] == [BROKEN_TOKEN]
+    assert [token.token_ids[0] for token in output.sampled] == [BROKEN_TOKEN]
     assert set(scheduler.step({"bad": 1}).failed) == {"bad"}
 
 

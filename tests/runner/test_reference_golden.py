@@ -29,9 +29,10 @@ def new_scheduler(dtype: str) -> HandScheduler:
 
 def traced(output: StepOutput, request_id: str) -> Trace:
     return [
-        (token.token_id, token.logprobs.logprob)
-        for token in output.sampled
-        if token.request_id == request_id and token.logprobs
+        (token_id, logprobs.logprob)
+        for sampled in output.sampled
+        if sampled.request_id == request_id and sampled.logprobs
+        for token_id, logprobs in zip(sampled.token_ids, sampled.logprobs, strict=True)
     ]
 
 
@@ -125,7 +126,7 @@ def test_preempted_request_resumes_with_same_output(dtype: str) -> None:
 def test_seat_is_taken_again_in_the_batch_that_releases_it() -> None:
     scheduler = new_scheduler("fp32")
     scheduler.seat("first", PROMPT[:5], params=SamplingParams(temperature=0.5, logit_bias=((3, 100.0),)), seat=2)
-    assert scheduler.step({"first": 5}).sampled[0].token_id == 3
+    assert scheduler.step({"first": 5}).sampled[0].token_ids == [3]
     scheduler.release("first")
     scheduler.seat("me", PROMPT, params=SEEDED, seed=77, seat=2)
     assert traced(scheduler.step({"me": 37}), "me") == run_alone("fp32")[:1]

@@ -203,6 +203,6 @@ def test_failed_rows_are_reported_and_the_others_returned() -> None:
     results.sampled.logprob[2], results.sampled.rank[2] = -0.5, 2
     results.sampled.top_ids[2, 0], results.sampled.top_logprobs[2, 0] = 4, -0.25
     output = results.to_output(table, results.listed_ids(flat.num_samples))
-    assert [(token.request_id, token.token_id) for token in output.sampled] == [("r0", 7), ("r2", 9)]
-    assert [token.logprobs for token in output.sampled] == [None, (9, -0.5, 2, [(4, -0.25)])]
+    assert [(one.request_id, one.token_ids) for one in output.sampled] == [("r0", [7]), ("r2", [9])]
+    assert [token.logprobs for token in output.sampled] == [None, [(9, -0.5, 2, [(4, -0.25)])]]
     assert output.failed == {"r1": "no token may be sampled: all are masked"}

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from hotseat.core.batch import Batch, Chunk, NewRequest, SampledToken, StepOutput, TokenLogprobs
+from hotseat.core.batch import Batch, Chunk, NewRequest, SampledTokens, StepOutput, TokenLogprobs
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine
@@ -121,8 +121,8 @@ class FakeRunner:
         if chunk.samples:
             token_id = self._masked(chunk.seat, self._next_token(seat))
             seat.token_ids.append(token_id)
-            logprobs = None if params.logprobs is None else _logprobs(token_id, params.logprobs)
-            output.sampled.append(SampledToken(chunk.request_id, token_id, logprobs))
+            logprobs = None if params.logprobs is None else [_logprobs(token_id, params.logprobs)]
+            output.sampled.append(SampledTokens(chunk.request_id, [token_id], logprobs))
 
     def _masked(self, seat: int, token_id: int) -> int:
         """Return ``token_id``, or the next one that the mask of ``seat`` allows."""

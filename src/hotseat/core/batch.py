@@ -27,7 +27,7 @@ __all__ = [
     "Preemption",
     "RequestUpdate",
     "Runner",
-    "SampledToken",
+    "SampledTokens",
     "StepOutput",
     "TokenLogprobs",
     "TokenMask",
@@ -125,17 +125,22 @@ class TokenLogprobs(NamedTuple):
     top: list[tuple[int, float]]  # (token id, logprob), most probable first
 
 
-class SampledToken(NamedTuple):
+class SampledTokens(NamedTuple):
+    """The tokens that a step gave to one request, in order; one today, several when a runner verifies drafts.
+
+    All but the last are known not to end the request, and their keys and values are in the cache.
+    """
+
     request_id: RequestId
-    token_id: int
-    logprobs: TokenLogprobs | None = None
+    token_ids: list[int]  # the scheduler keeps the list
+    logprobs: list[TokenLogprobs] | None = None  # parallel to token_ids
 
 
 @dataclass(slots=True, kw_only=True)
 class StepOutput:
     """A runner's result: one entry per chunk with ``samples``, in batch order, less the failed ones."""
 
-    sampled: list[SampledToken]
+    sampled: list[SampledTokens]
     # Requests that failed by themselves (for example: logits are not finite); the others are unharmed.
     failed: dict[RequestId, str] = field(default_factory=dict)
     # For requests with params.prompt_logprobs: one entry per prompt position computed in this

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hotseat.core.admission import Admission
-from hotseat.core.batch import Batch, RequestUpdate, SampledToken, StepOutput
+from hotseat.core.batch import Batch, RequestUpdate, SampledTokens, StepOutput
 from hotseat.core.policy import Policy, overrides
 from hotseat.core.request import FinishReason, Request
 from hotseat.core.running import RunningSet
@@ -49,32 +49,32 @@ class OutputProcessor:
                 updates.append(final_update(request, error=message))
         return updates
 
-    def _process_decodes(self, sampled: list[SampledToken], updates: list[RequestUpdate], now: float) -> None:
-        """Append a token to each decode. This loop is paid for every running request in every step."""
+    def _process_decodes(self, sampled: list[SampledTokens], updates: list[RequestUpdate], now: float) -> None:
+        """Append the new tokens of each decode. This loop is paid for every running request in every step."""
         running, full, append, charge = self._running.decoding, self._running.full, updates.append, self._charge
-        for request_id, token_id, logprobs in sampled:
+        for request_id, token_ids, logprobs in sampled:
             request = running.get(request_id)
             if request is None:
                 continue  # ended since schedule
-            num_computed = request.num_computed_tokens + 1
-            request.num_computed_tokens = num_computed
-            request.output_token_ids.append(token_id)
+            start = request.num_computed_tokens
+            request.num_computed_tokens = num_computed = start + len(token_ids)
+            request.output_token_ids += token_ids
             if num_computed == request.capacity:
                 full.append(request)
-                self._admission.cache.index_computed(request, num_computed - 1)
+                self._admission.cache.index_computed(request, start)
             if charge is not None:
-                charge(request, 0, 1)
+                charge(request, 0, len(token_ids))
             update = RequestUpdate(
-                request_id=request_id, new_token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
+                request_id=request_id, new_token_ids=token_ids, num_cached_tokens=request.num_cached_tokens
             )
             if logprobs is not None:
-                update.logprobs = [logprobs]
-            if token_id in request.ends_on or num_computed + 1 >= request.end_at:
+                update.logprobs = logprobs
+            if token_ids[-1] in request.ends_on or num_computed + 1 >= request.end_at:
                 self._end_if_done(request, update, now)
             append(update)
 
     def _process_prefills(
-        self, batch: Batch, output: StepOutput, sampled: list[SampledToken], updates: list[RequestUpdate], now: float
+        self, batch: Batch, output: StepOutput, sampled: list[SampledTokens], updates: list[RequestUpdate], now: float
     ) -> None:
         """Advance the prefills; those whose last chunk this was get their token and decode from now on."""
         tokens = {entry.request_id: entry for entry in sampled}
@@ -90,7 +90,7 @@ class OutputProcessor:
                 assert request.id in tokens, f"step {batch.step}: the runner left {request.id} without a token"
                 updates.append(self._process_first_token(request, tokens[chunk.request_id], now))
 
-    def _process_first_token(self, request: Request, sampled: SampledToken, now: float) -> RequestUpdate:
+    def _process_first_token(self, request: Request, sampled: SampledTokens, now: float) -> RequestUpdate:
         """Append the token that ends a prefill: the first one, or the next one after a preemption."""
         update = RequestUpdate(
             request_id=request.id,
@@ -103,10 +103,9 @@ class OutputProcessor:
             self._end(request, FinishReason.LENGTH, now)
             update.finish_reason = FinishReason.LENGTH
             return update
-        request.output_token_ids.append(sampled.token_id)
-        update.new_token_ids.append(sampled.token_id)
-        if sampled.logprobs is not None:
-            update.logprobs = [sampled.logprobs]
+        request.output_token_ids += sampled.token_ids
+        update.new_token_ids = sampled.token_ids
+        update.logprobs = sampled.logprobs
         if request.first_token_at is None:
             request.first_token_at = now
         self._running.start_decoding(request)

@@ -49,18 +49,19 @@ class ConstrainedRequests:
     def accept(self, output: StepOutput) -> None:
         """Move the grammars on by what was sampled; requests whose grammar fails become failed ones of ``output``."""
         constraints, failed = self._constraints, self._failed
-        for token in output.sampled:
-            constraint = constraints.get(token.request_id)
-            if constraint is None or token.request_id in failed:
+        for request_id, token_ids, _ in output.sampled:
+            constraint = constraints.get(request_id)
+            if constraint is None or request_id in failed:
                 continue
             try:
-                constraint.accept(token.token_id)
+                for token_id in token_ids:
+                    constraint.accept(token_id)
             except GrammarError as error:
-                failed[token.request_id] = str(error)
+                failed[request_id] = str(error)
         for request_id in constraints.keys() & output.failed.keys():
             output.failed[request_id] += (
                 "; it has a grammar (structured_outputs), maybe none of whose tokens is allowed"
             )
         if failed:
             output.failed.update(failed)
-            output.sampled = [token for token in output.sampled if token.request_id not in failed]
+            output.sampled = [one for one in output.sampled if one.request_id not in failed]

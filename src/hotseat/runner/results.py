@@ -10,7 +10,7 @@ from itertools import repeat
 
 import numpy as np
 
-from hotseat.core.batch import SampledToken, StepOutput, TokenLogprobs
+from hotseat.core.batch import SampledTokens, StepOutput, TokenLogprobs
 from hotseat.core.request import MAX_LOGPROBS
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.seats import FlatBatch, Float32Array, Int32Array, PromptSpan, SeatTable, UInt8Array
@@ -26,7 +26,7 @@ class SampleStatus(IntEnum):
     NO_CANDIDATE = 2
 
 
-_sampled_token = partial(tuple.__new__, SampledToken)  # of a tuple; see core/step_builder.py
+_sampled_tokens = partial(tuple.__new__, SampledTokens)  # of a tuple; see core/step_builder.py
 
 _FAILURES = {
     SampleStatus.NOT_FINITE: "the model's logits are not finite",
@@ -92,9 +92,10 @@ class StepResults:
         """Return what the scheduler reads; ``token_ids`` are as in ``listed_ids``."""
         flat = table.flat
         assert len(token_ids) == len(flat.sample_ids), "a token for each row that samples"
-        sampled = list(map(_sampled_token, zip(flat.sample_ids, token_ids, repeat(None))))
+        lists = [[token_id] for token_id in token_ids]
+        sampled = list(map(_sampled_tokens, zip(flat.sample_ids, lists, repeat(None))))
         if table.wants_logprobs:
-            sampled = [self._with_logprobs(row, token, table) for row, token in enumerate(sampled)]
+            sampled = [self._with_logprobs(row, tokens, table) for row, tokens in enumerate(sampled)]
         output = StepOutput(sampled=sampled)
         if None in token_ids:
             statuses = zip(flat.sample_ids, self.status.tolist(), strict=False)
@@ -104,14 +105,15 @@ class StepResults:
             if not np.isfinite(self.prompt.logprob[span.begin : span.end]).all():
                 output.failed[span.request_id] = _FAILURES[SampleStatus.NOT_FINITE]
         if output.failed:
-            output.sampled = [token for token in sampled if token.request_id not in output.failed]
+            output.sampled = [tokens for tokens in sampled if tokens.request_id not in output.failed]
         return output
 
-    def _with_logprobs(self, row: int, token: SampledToken, table: SeatTable) -> SampledToken:
+    def _with_logprobs(self, row: int, tokens: SampledTokens, table: SeatTable) -> SampledTokens:
         num_top = int(table.sampling.num_logprobs[table.flat.sample_seats[row]])
-        if num_top < 0 or token.token_id is None:
-            return token
-        return token._replace(logprobs=self.sampled.entry(row, token.token_id, num_top))
+        (token_id,) = tokens.token_ids
+        if num_top < 0 or token_id is None:
+            return tokens
+        return tokens._replace(logprobs=[self.sampled.entry(row, token_id, num_top)])
 
     def _span(self, span: PromptSpan, flat: FlatBatch) -> list[TokenLogprobs]:
         targets = flat.prompt_targets[span.begin : span.end].tolist()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hotseat.core.batch import Batch, SampledToken, StepOutput
+from hotseat.core.batch import Batch, SampledTokens, StepOutput
 from hotseat.core.request import RequestId
 from hotseat.engine import VirtualClock
 from hotseat.simulator.arrivals import FILLER, Script
 
 __all__ = ["SimulatedRunner"]
 
-_new_tuple = tuple.__new__  # twice as fast as SampledToken(…), and it is paid for every running request in every step
+_new_tuple = tuple.__new__  # twice as fast as SampledTokens(…), and it is paid for every running request in every step
 
 
 class SimulatedRunner:
@@ -42,12 +42,12 @@ class SimulatedRunner:
         if special:
             for _, request_id, _, end, _, _ in decodes:
                 token_id = special[request_id].token_at(end) if request_id in special else FILLER
-                sampled.append(SampledToken(request_id, token_id))
+                sampled.append(SampledTokens(request_id, [token_id]))
         else:
-            sampled = [_new_tuple(SampledToken, (chunk[1], FILLER, None)) for chunk in decodes]
+            sampled = [_new_tuple(SampledTokens, (chunk[1], [FILLER], None)) for chunk in decodes]
         for chunk in prefills:
             if chunk.samples:
-                sampled.append(SampledToken(chunk.request_id, self._scripts[chunk.request_id].token_at(chunk.end)))
+                sampled.append(SampledTokens(chunk.request_id, [self._scripts[chunk.request_id].token_at(chunk.end)]))
         return StepOutput(sampled=sampled)
 
     def close(self) -> None:
