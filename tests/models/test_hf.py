@@ -109,17 +109,17 @@ def test_yarn_reaches_as_far_as_it_scales(directory):
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"architectures": ["Gemma3ForCausalLM"]}, "'Gemma3ForCausalLM' is not supported; supported are: LlamaFor"),
-        ({"architectures": [], "model_type": "qwen3"}, "architecture 'qwen3'"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"mlp_bias": True}, "mlp_bias"),
+        ({"architectures": ["Lfm2ForCausalLM"]}, "'Lfm2ForCausalLM' is not supported; supported are: LlamaFor"),
+        ({"architectures": [], "model_type": "lfm2"}, "architecture 'lfm2'"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping (30.0)"),
+        ({"residual_multiplier": 0.5}, "residual_multiplier (0.5)"),
         ({"sliding_window": 128}, "sliding-window attention (a window of 128)"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"quantization_config": {"quant_method": "awq"}}, "'awq'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
-        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "layer to layer"),
+        ({"layer_types": ["sliding_attention"]}, "sliding-window attention"),
         ({"rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}}, "mrope_section"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor of 0.5"),
+        ({"num_local_experts": 8}, "mixtures of experts"),
         ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
     ],
 )

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hotseat.errors import ModelError, ModelNotFoundError
+from hotseat.models.binding import Names, bind, ordered
+from hotseat.models.description import describe
+from hotseat.models.families import Family
 from hotseat.models.gguf_choice import gguf_models
-from hotseat.models.hf_llama import HF_IGNORED_TENSORS, HF_TENSOR_NAMES, spec_from_config
+from hotseat.models.hf_config import Config, HfFields, check_config, hf_family, text_config
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
 from hotseat.models.safetensors import SafetensorsFile, read_safetensors
-from hotseat.models.slots import match_slots
-from hotseat.models.spec import DecoderSpec
+from hotseat.models.weights import WeightTensor
 
 __all__ = ["HF_FILES", "load_hf_directory", "read_config"]
 
 _INDEX = "model.safetensors.index.json"
+# Of checkpoints that hold a language model among others, and what stands for it in one of text alone.
+_NESTED_PREFIXES = (
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+_IGNORED = (
+    r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector)\..*"
+    r"|gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"
+)
 # Everything that is read, as patterns; enough to download.
 HF_FILES = (
     "config.json",
@@ -35,15 +47,37 @@ HF_FILES = (
 
 def load_hf_directory(directory: Path, *, name: str | None = None) -> LoadedModel:
     """Load ``directory``; what cannot be run is refused before any tensor is read."""
-    config = read_config(directory)
+    config = text_config(read_config(directory))
     try:
-        spec = spec_from_config(config)
-        files = _weight_files(directory)
-        spec, ignored = _resolve_tie(spec, files)
-        found = {tensor: file.tensors[tensor] for tensor, file in files.items()}
-        slots = match_slots(spec, found, HF_TENSOR_NAMES, ignored=ignored)
+        check_config(config)
+        files, prefix = _without_prefix(_weight_files(directory))
+        found = {tensor: file.tensors[prefix[tensor]] for tensor, file in files.items()}
+        family, architecture = hf_family(config)
+        names = Names(family, found, is_gguf=False)
+        fields = HfFields(config, family, names)
+        ties, ignored = _resolve_tie(config, family, names, files, prefix)
+        embedding = found.get(names.of_model("token_embedding"))
+        spec = describe(
+            family,
+            fields,
+            names,
+            architecture=architecture,
+            vocab_size=fields.count("vocab_size", embedding.shape[0] if embedding else None),
+            ties=ties,
+            context=fields.context,
+        )
+        sources = bind(spec, names, found, ignored=ignored)
+        rotary_dim = fields.rotary_dim(spec.head_dim)
     except ModelError as error:
         raise type(error)(f"{directory}: {error}") from None
+    weights = {
+        slot: _plus_one_for(
+            slot,
+            ordered(slot, files[one.name].weight(prefix[one.name]), one, spec, family.hf_rope, rotary_dim),
+            family,
+        )
+        for slot, one in sources.items()
+    }
     tokenizer = directory / "tokenizer.json"
     if not tokenizer.is_file():
         raise ModelError(f"{directory}: there is no tokenizer.json, which is needed (no other tokenizer file is read)")
@@ -51,7 +85,7 @@ def load_hf_directory(directory: Path, *, name: str | None = None) -> LoadedMode
     return LoadedModel(
         name=name or directory.resolve().name,
         spec=spec,
-        weights={slot: files[tensor].weight(tensor) for slot, tensor in slots.items()},
+        weights=weights,
         tokenizer_source=TokenizerSource(kind="tokenizer.json", path=tokenizer, config=tokenizer_config),
         chat_template=_chat_template(directory, tokenizer_config),
         generation_config=_generation_config(directory, config, spec.vocab_size),
@@ -106,19 +140,44 @@ def _read_shard(directory: Path, name: str) -> SafetensorsFile:
     return read_safetensors(directory / name)
 
 
-def _resolve_tie(spec: DecoderSpec, files: Mapping[str, SafetensorsFile]) -> tuple[DecoderSpec, str]:
-    """Tie the embeddings if the config says so, unless the file has an output of its own with other values.
+def _without_prefix(files: Mapping[str, SafetensorsFile]) -> tuple[dict[str, SafetensorsFile], dict[str, str]]:
+    """Return the tensors of the language model by their names in a checkpoint of text alone, and their own names."""
+    own: dict[str, str] = {}
+    for name in files:
+        plain = name
+        for start, instead in _NESTED_PREFIXES:
+            if name.startswith(start):
+                plain = instead + name.removeprefix(start)
+                break
+        own[plain] = name
+    return {plain: files[name] for plain, name in own.items()}, own
 
-    Returns the spec and the pattern of tensors that may be ignored.
+
+def _resolve_tie(
+    config: Config, family: Family, names: Names, files: Mapping[str, SafetensorsFile], own: Mapping[str, str]
+) -> tuple[bool, str]:
+    """Tell whether the embeddings are tied, and return the pattern of tensors that may be ignored.
+
+    They are if the config says so, unless the file has an output of its own with other values.
     """
-    output, embedding = HF_TENSOR_NAMES["output"], HF_TENSOR_NAMES["token_embedding"]
-    if not spec.tie_word_embeddings or output not in files or embedding not in files:
-        return spec, HF_IGNORED_TENSORS
-    first, second = files[output].tensors[output], files[embedding].tensors[embedding]
+    output, embedding = names.of_model("output"), names.of_model("token_embedding")
+    if not config.get("tie_word_embeddings", family.ties):
+        return False, _IGNORED
+    if output not in files or embedding not in files:
+        return True, _IGNORED
+    first, second = (files[name].tensors[own[name]] for name in (output, embedding))
     is_alike = (first.kind, first.shape) == (second.kind, second.shape)
-    if is_alike and np.array_equal(_raw(files[output], output), _raw(files[embedding], embedding)):
-        return spec, f"{HF_IGNORED_TENSORS}|{output}"
-    return replace(spec, tie_word_embeddings=False), HF_IGNORED_TENSORS
+    if is_alike and np.array_equal(_raw(files[output], own[output]), _raw(files[embedding], own[embedding])):
+        return True, f"{_IGNORED}|{re.escape(output)}"
+    return False, _IGNORED
+
+
+def _plus_one_for(slot: str, tensor: WeightTensor, family: Family) -> WeightTensor:
+    """Return a norm's weight as it is multiplied: Gemma stores it less 1."""
+    if not family.hf_adds_one or not slot.endswith("norm"):
+        return tensor
+    values = np.ascontiguousarray(tensor.dequantize() + np.float32(1))
+    return WeightTensor(kind="F32", shape=tensor.shape, data=values.reshape(-1, values.shape[-1]).view(np.uint8))
 
 
 def _raw(file: SafetensorsFile, name: str) -> np.ndarray:

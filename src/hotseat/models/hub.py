@@ -17,7 +17,7 @@ from hotseat.errors import ModelError, ModelNotFoundError
 from hotseat.models.gguf_choice import choose_gguf, gguf_models
 from hotseat.models.gguf_parts import part_names
 from hotseat.models.hf import HF_FILES, read_config
-from hotseat.models.hf_llama import spec_from_config
+from hotseat.models.hf_config import check_config
 
 __all__ = ["fetch_from_hub"]
 
@@ -47,7 +47,7 @@ def fetch_from_hub(model_id: str, *, revision: str | None, token: str | None, of
         return repo.fetch(part_names(chosen)) / chosen
     directory = repo.fetch(["config.json"])
     try:
-        spec_from_config(read_config(directory))
+        check_config(read_config(directory))
     except ModelError as error:
         raise type(error)(f"{model_id}: {error}") from None
     return repo.fetch(HF_FILES, are_patterns=True)

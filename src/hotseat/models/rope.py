@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.spec import RopeSpec
 
-__all__ = ["SUPPORTED_ROPE_TYPES", "rope_spec"]
+__all__ = ["SUPPORTED_ROPE_TYPES", "pad_rope", "rope_spec"]
 
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
@@ -55,11 +56,20 @@ def rope_spec(
     elif rope_type == "yarn":
         frequencies = _yarn(periods, parameters, theta)
         attention_factor = _yarn_attention_factor(parameters)
+    elif parameters.get("attention_factor") is not None:
+        attention_factor = _number(parameters, "attention_factor")
     if factors is not None:
         frequencies = frequencies / factors
     if not np.isfinite(frequencies).all():
         raise ModelError(f"the rope frequencies are not finite: {frequencies.tolist()}")
     return RopeSpec(inverse_frequencies=tuple(frequencies.tolist()), attention_factor=attention_factor)
+
+
+def pad_rope(rope: RopeSpec, head_dim: int, rotary_dim: int) -> RopeSpec:
+    """Add pairs that pass through unrotated: those of the dimensions beyond ``rotary_dim``."""
+    rest = (0.0,) * ((head_dim - rotary_dim) // 2)
+    short = rope.short + rest if rope.short else ()
+    return replace(rope, inverse_frequencies=rope.inverse_frequencies + rest, short=short)
 
 
 def _number(parameters: RopeParameters, name: str, default: float | None = None) -> float:

@@ -46,6 +46,14 @@ class RopeSpec:
 
     inverse_frequencies: tuple[float, ...]
     attention_factor: float = 1.0
+    short: tuple[float, ...] = ()  # longrope: the frequencies where no sequence exceeds ``short_length`` positions
+    short_length: int = 0
+
+    def for_length(self, max_model_len: int) -> RopeSpec:
+        """Return what holds for sequences of up to ``max_model_len`` positions; cached keys depend on it."""
+        if not self.short or max_model_len > self.short_length:
+            return self
+        return RopeSpec(inverse_frequencies=self.short, attention_factor=self.attention_factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,11 @@ class NativeRunner:
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
         self._decoder = _native.Decoder(
-            _shape(spec), _limits(config), config.weight_dtype, resolve_isa(config.isa), threads=_threads(config)
+            _shape(spec, config.max_model_len),
+            _limits(config),
+            config.weight_dtype,
+            resolve_isa(config.isa),
+            threads=_threads(config),
         )
         if config.isa == "auto":
             _warn_of_rejected_isas(self._decoder.isa)
@@ -186,7 +190,7 @@ def _threads(config: RunnerConfig) -> int:
     return threads
 
 
-def _shape(spec: DecoderSpec) -> dict[str, Any]:
+def _shape(spec: DecoderSpec, max_model_len: int) -> dict[str, Any]:
     same = (
         *("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim"),
         *("norm_eps", "norm_placement", "has_mlp_norm", "qk_norm", "qk_norm_after_rope", "gated", "activation"),
@@ -196,7 +200,10 @@ def _shape(spec: DecoderSpec) -> dict[str, Any]:
         "norm_is_layer": spec.norm == "layer",
         # 0 stands for None.
         **{name: getattr(spec, name) or 0.0 for name in ("attention_scale", "attention_softcap", "logit_softcap")},
-        "ropes": [(list(rope.inverse_frequencies), rope.attention_factor) for rope in spec.ropes],
+        "ropes": [
+            (list(rope.inverse_frequencies), rope.attention_factor)
+            for rope in (one.for_length(max_model_len) for one in spec.ropes)
+        ],
         "layer_ropes": [-1 if layer.rope is None else layer.rope for layer in spec.layers],
         "layer_windows": [layer.window or 0 for layer in spec.layers],
     }

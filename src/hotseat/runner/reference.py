@@ -76,7 +76,9 @@ class ReferenceRunner:
         self._results = StepResults.allocate(config)
         self._cache = _KvCache(spec, config)
         self._attention = attention_bf16 if config.kv_dtype == "bf16" else attention
-        self._rope_tables = [rope_table(one, config.max_model_len) for one in spec.ropes]
+        self._rope_tables = [
+            rope_table(one.for_length(config.max_model_len), config.max_model_len) for one in spec.ropes
+        ]
         self._embedding = weights["token_embedding"].dequantize()
         self._positions = _optional(weights, "position_embedding")
         self._output_norm = _norm_of(spec, weights["output_norm"].dequantize(), _optional(weights, "output_norm_bias"))

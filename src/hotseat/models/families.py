@@ -1,0 +1,304 @@
+"""The dense architectures: for each family its names of tensors and its differences from Llama, as data.
+
+One description serves both formats: ``family_options`` asks by the names of Hugging Face's config.json, and those of
+GGUF are translated. Whether a bias exists is read from the tensors themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from hotseat.models import family_options as options
+from hotseat.models.family_options import Fields, Options
+
+__all__ = ["FAMILIES", "Family", "RopeStyle", "family_of"]
+
+RopeStyle: TypeAlias = Literal["half", "interleaved"]  # a rotary pair is (j, j + d / 2), or (2 j, 2 j + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """An architecture. Names are overrides of Llama's, by slot; ``None`` takes a name away."""
+
+    hf: Mapping[str, str]  # class → model_type
+    gguf: str | None = None
+    hf_names: Mapping[str, str | None] = field(default_factory=dict)
+    gguf_names: Mapping[str, str | None] = field(default_factory=dict)
+    # Tensors that hold the rows of several slots one after the other: name → slots.
+    hf_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gguf_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hf_rope: RopeStyle = "half"
+    gguf_rope: RopeStyle = "half"
+    hf_adds_one: bool = False  # norms multiply by 1 + weight; GGUF stores the sum
+    head_dim: int | None = None  # where the config does not say; None: hidden_size // num_attention_heads
+    kv_heads: int | None = None  # None: as many as there are heads
+    context: int | None = None
+    eps: float = 1e-6
+    theta: float = 1e4
+    ties: bool = False
+    partial: float = 1.0  # part of a head that is rotated
+    options: Callable[[Fields, int, int], Options] = lambda fields, num_layers, head_dim: {}
+
+
+_POST_NORMS: dict[str, str | None] = {
+    "attention_norm": None,
+    "attention_post_norm": "model.layers.{i}.post_attention_layernorm.weight",
+    "mlp_norm": None,
+    "mlp_post_norm": "model.layers.{i}.post_feedforward_layernorm.weight",
+}
+_SANDWICH = _POST_NORMS | {
+    "attention_norm": "model.layers.{i}.input_layernorm.weight",
+    "mlp_norm": "model.layers.{i}.pre_feedforward_layernorm.weight",
+}
+_GGUF_POST = {
+    "attention_post_norm": "blk.{i}.post_attention_norm.weight",
+    "mlp_post_norm": "blk.{i}.post_ffw_norm.weight",
+}
+_GATE_UP: dict[str, tuple[str, ...]] = {"model.layers.{i}.mlp.gate_up_proj": ("gate", "up")}
+_GGUF_GATE_UP: dict[str, tuple[str, ...]] = {"blk.{i}.ffn_up": ("gate", "up")}
+_C_FC: dict[str, str | None] = {
+    "up": "model.layers.{i}.mlp.c_fc.weight",
+    "down": "model.layers.{i}.mlp.c_proj.weight",
+}
+_NEOX: dict[str, str | None] = {
+    "token_embedding": "gpt_neox.embed_in.weight",
+    "output_norm": "gpt_neox.final_layer_norm.weight",
+    "output": "embed_out.weight",
+    "attention_norm": "gpt_neox.layers.{i}.input_layernorm.weight",
+    "mlp_norm": "gpt_neox.layers.{i}.post_attention_layernorm.weight",
+    "attention_output": "gpt_neox.layers.{i}.attention.dense.weight",
+    "up": "gpt_neox.layers.{i}.mlp.dense_h_to_4h.weight",
+    "down": "gpt_neox.layers.{i}.mlp.dense_4h_to_h.weight",
+}
+
+FAMILIES = (
+    Family(hf={"LlamaForCausalLM": "llama"}, gguf="llama", gguf_rope="interleaved", context=2048),
+    Family(
+        hf={"MistralForCausalLM": "mistral", "MinistralForCausalLM": "ministral"},
+        kv_heads=8,
+        context=131072,
+        options=options.mistral,
+    ),
+    Family(hf={"Qwen2ForCausalLM": "qwen2"}, gguf="qwen2", kv_heads=32, context=32768, options=options.qwen2),
+    Family(
+        hf={"Qwen3ForCausalLM": "qwen3"}, gguf="qwen3", head_dim=128, kv_heads=32, context=32768, options=options.qwen3
+    ),
+    Family(
+        hf={"GemmaForCausalLM": "gemma"},
+        gguf="gemma",
+        hf_adds_one=True,
+        head_dim=256,
+        kv_heads=16,
+        context=8192,
+        ties=True,
+        options=options.gemma,
+    ),
+    Family(
+        hf={"Gemma2ForCausalLM": "gemma2"},
+        gguf="gemma2",
+        hf_names=_SANDWICH,
+        gguf_names=_GGUF_POST,
+        hf_adds_one=True,
+        head_dim=256,
+        kv_heads=4,
+        context=8192,
+        ties=True,
+        options=options.gemma2,
+    ),
+    Family(
+        hf={"Gemma3ForCausalLM": "gemma3_text", "Gemma3ForConditionalGeneration": "gemma3"},
+        gguf="gemma3",
+        hf_names=_SANDWICH,
+        gguf_names=_GGUF_POST,
+        hf_adds_one=True,
+        head_dim=256,
+        kv_heads=4,
+        context=131072,
+        theta=1e6,
+        ties=True,
+        options=options.gemma3,
+    ),
+    Family(
+        hf={"Phi3ForCausalLM": "phi3"},
+        gguf="phi3",
+        hf_fused={"model.layers.{i}.self_attn.qkv_proj": ("q", "k", "v")} | _GATE_UP,
+        gguf_fused=_GGUF_GATE_UP,
+        context=4096,
+        eps=1e-5,
+        options=options.phi3,
+    ),
+    Family(
+        hf={"Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo3"},
+        gguf="olmo2",
+        hf_names=_POST_NORMS,
+        gguf_names=_GGUF_POST | {"attention_norm": None, "mlp_norm": None},
+        context=2048,
+        eps=1e-5,
+        theta=5e5,
+        options=options.olmo2,
+    ),
+    Family(
+        hf={"SmolLM3ForCausalLM": "smollm3"},
+        gguf="smollm3",
+        gguf_rope="interleaved",
+        kv_heads=4,
+        context=32768,
+        theta=2e6,
+        ties=True,
+        options=options.smollm3,
+    ),
+    Family(
+        hf={"GraniteForCausalLM": "granite"},
+        gguf="granite",
+        gguf_rope="interleaved",
+        context=2048,
+        options=options.granite,
+    ),
+    Family(
+        hf={"GraniteMoeHybridForCausalLM": "granitemoehybrid"},  # the dense ones; others are refused by their layers
+        hf_names={"down": "model.layers.{i}.shared_mlp.output_linear.weight"},
+        hf_fused={"model.layers.{i}.shared_mlp.input_linear": ("gate", "up")},
+        context=2048,
+        options=options.granite4,
+    ),
+    Family(
+        hf={"CohereForCausalLM": "cohere"},
+        gguf="command-r",
+        hf_names={"mlp_norm": None},
+        gguf_names={"mlp_norm": None},
+        hf_rope="interleaved",
+        gguf_rope="interleaved",
+        context=8192,
+        eps=1e-5,
+        theta=5e5,
+        ties=True,
+        options=options.cohere,
+    ),
+    Family(
+        hf={"Cohere2ForCausalLM": "cohere2"},
+        gguf="cohere2",
+        hf_names={"mlp_norm": None},
+        gguf_names={"mlp_norm": None},
+        hf_rope="interleaved",
+        gguf_rope="interleaved",
+        context=8192,
+        eps=1e-5,
+        theta=5e5,
+        ties=True,
+        options=options.cohere2,
+    ),
+    Family(
+        hf={"GlmForCausalLM": "glm"},
+        gguf="chatglm",
+        hf_fused=_GATE_UP,
+        gguf_fused=_GGUF_GATE_UP,
+        hf_rope="interleaved",
+        gguf_rope="interleaved",
+        head_dim=128,
+        kv_heads=2,
+        context=131072,
+        eps=1.5625e-7,
+        partial=0.5,
+    ),
+    Family(
+        hf={"Glm4ForCausalLM": "glm4"},
+        gguf="glm4",
+        hf_names={
+            "attention_post_norm": "model.layers.{i}.post_self_attn_layernorm.weight",
+            "mlp_post_norm": "model.layers.{i}.post_mlp_layernorm.weight",
+        },
+        gguf_names=_GGUF_POST,
+        hf_fused=_GATE_UP,
+        gguf_fused=_GGUF_GATE_UP,
+        hf_rope="interleaved",
+        gguf_rope="interleaved",
+        head_dim=128,
+        kv_heads=2,
+        context=131072,
+        eps=1.5625e-7,
+        partial=0.5,
+        options=lambda fields, num_layers, head_dim: {"norm_placement": "sandwich"},
+    ),
+    Family(
+        hf={"Starcoder2ForCausalLM": "starcoder2"},
+        gguf="starcoder2",
+        hf_names=_C_FC,
+        kv_heads=2,
+        context=4096,
+        eps=1e-5,
+        ties=True,
+        options=options.starcoder2,
+    ),
+    Family(
+        hf={"Exaone4ForCausalLM": "exaone4"},
+        gguf="exaone4",
+        hf_names=_POST_NORMS,
+        gguf_names=_GGUF_POST | {"attention_norm": None, "mlp_norm": None},
+        kv_heads=32,
+        context=2048,
+        eps=1e-5,
+        options=options.exaone4,
+    ),
+    Family(
+        hf={"SeedOssForCausalLM": "seed_oss"},
+        gguf="seed_oss",
+        gguf_names={"mlp_norm": "blk.{i}.post_attention_norm.weight"},
+        head_dim=128,
+        kv_heads=8,
+        context=524288,
+    ),
+    Family(
+        hf={"Ernie4_5ForCausalLM": "ernie4_5"},
+        gguf="ernie4_5",
+        hf_rope="interleaved",
+        gguf_rope="interleaved",
+        head_dim=128,
+        kv_heads=2,
+        context=131072,
+        eps=1e-5,
+        theta=5e5,
+        ties=True,
+    ),
+    Family(
+        hf={"HunYuanDenseV1ForCausalLM": "hunyuan_v1_dense"},
+        gguf="hunyuan-dense",
+        hf_names={
+            "q_norm": "model.layers.{i}.self_attn.query_layernorm.weight",
+            "k_norm": "model.layers.{i}.self_attn.key_layernorm.weight",
+        },
+        context=2048,
+        eps=1e-5,
+        options=options.hunyuan,
+    ),
+    Family(
+        hf={"ArceeForCausalLM": "arcee"},
+        gguf="arcee",
+        gguf_rope="interleaved",
+        context=4096,
+        eps=1e-5,
+        options=options.arcee,
+    ),
+    Family(hf={"HeliumForCausalLM": "helium"}, hf_rope="interleaved", head_dim=128, context=4096, eps=1e-8, theta=1e5),
+    Family(
+        hf={"GPTNeoXForCausalLM": "gpt_neox"},
+        gguf="gptneox",
+        hf_names=_NEOX,
+        hf_fused={"gpt_neox.layers.{i}.attention.query_key_value": ("q", "k", "v")},
+        gguf_fused={"blk.{i}.attn_qkv": ("q", "k", "v")},
+        context=2048,
+        eps=1e-5,
+        partial=0.25,
+        options=options.neox,
+    ),
+)
+
+
+def family_of(name: str, *, is_gguf: bool) -> Family | None:
+    """Return the family of a Hugging Face class or model_type, or of a GGUF architecture."""
+    for family in FAMILIES:
+        known = {family.gguf} if is_gguf else {*family.hf, *family.hf.values()}
+        if name in known:
+            return family
+    return None
