@@ -67,6 +67,13 @@ def _pull(invocation: Invocation) -> int:
     return 0
 
 
+def _models(invocation: Invocation) -> int:
+    from hotseat import wiring
+
+    sys.stdout.write(wiring.list_models())
+    return 0
+
+
 def _inspect(invocation: Invocation) -> int:
     from hotseat import wiring
 
@@ -262,6 +269,7 @@ COMMANDS: dict[str, Command] = {
         positional="model",
         log_level="info",
     ),
+    "models": Command(help="list the architectures and tensor types that are supported", known=dict, run=_models),
     "inspect": Command(
         help="say what a model is, what memory it takes and what would be refused, without loading it",
         known=_inspect_options,

@@ -4,15 +4,21 @@ Must not know: requests, batches, kernels, HTTP.
 """
 
 from hotseat.models.catalog import DEFAULT_MODEL, CatalogModel, cached_path, default_cache_dir, ensure_model
+from hotseat.models.dequantize import SUPPORTED_KINDS
+from hotseat.models.families import FAMILIES
 from hotseat.models.inspection import Inspection, inspect_model
 from hotseat.models.load import load
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
+from hotseat.models.rope import SUPPORTED_ROPE_TYPES
 from hotseat.models.spec import MATRICES, DecoderSpec, LayerSpec, RopeSpec, layer_slots, slot_shapes
 from hotseat.models.weights import Weights, WeightTensor
 
 __all__ = [
     "DEFAULT_MODEL",
+    "FAMILIES",
     "MATRICES",
+    "SUPPORTED_KINDS",
+    "SUPPORTED_ROPE_TYPES",
     "CatalogModel",
     "DecoderSpec",
     "GenerationConfig",

@@ -97,10 +97,12 @@ class Names:
     def source(self, slot: str, layer: int, shapes: Mapping[str, tuple[int, ...]], spec: DecoderSpec) -> Source:
         """Return where the rows of ``slot`` are; the tensor of that name may be missing."""
         direct, fused = self._direct(slot, layer), self._fused_name(slot, layer)
-        if direct in self._found or fused is None:
+        if fused is None:
             return Source(direct)
         parts = next(slots for name, slots in self._fused.items() if name.format(i=layer) == fused.rpartition(".")[0])
         suffix = "_bias" if slot.endswith("_bias") else ""
+        if all(self._direct(f"{one}{suffix}", layer) in self._found for one in parts):
+            return Source(direct)  # GGUF calls gate and up in one tensor as it calls up alone
         part = slot.removesuffix("_bias")
         if self._is_neox and part in ("q", "k", "v"):
             heads = np.arange(spec.num_heads)[:, None] * 3 + parts.index(part)

@@ -7,6 +7,7 @@ from hotseat.models import default_cache_dir
 from hotseat.wiring.components import EngineComponents, fetch, make_components, make_policy
 from hotseat.wiring.engine_args import ENGINE_OPTIONS, CapacityOptions, EngineArgs, ModelOptions
 from hotseat.wiring.inspect import inspect
+from hotseat.wiring.supported import list_models
 
 __all__ = [
     "ENGINE_OPTIONS",
@@ -17,6 +18,7 @@ __all__ = [
     "default_cache_dir",
     "fetch",
     "inspect",
+    "list_models",
     "make_components",
     "make_policy",
 ]
