@@ -1,5 +1,7 @@
 #include "decoder/thread_pool.h"
 
+#include <utility>
+
 #include "decoder/denormals.h"
 
 #if defined(__x86_64__)
@@ -62,10 +64,25 @@ void ThreadPool::run_erased(Entry entry, void* context) {
     }
     {
         const DenormalsAreZero scope;
-        entry(context, 0);
+        call(0);
     }
     gate_.fetch_or(kClosed, std::memory_order_acq_rel);
     wait_for(gate_, kRegionSpins, [](uint32_t gate) { return gate == kClosed; });
+    // A body that threw between regions has left before the others did.
+    workers_[0].region = open_region_.load(std::memory_order_acquire);
+    if (has_failed_.exchange(false, std::memory_order_acq_rel)) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::call(int worker) noexcept {
+    try {
+        entry_(context_, worker);
+    } catch (...) {
+        fail();
+    }
+}
+
+void ThreadPool::fail() noexcept {
+    if (!has_failed_.exchange(true, std::memory_order_acq_rel)) error_ = std::current_exception();
 }
 
 bool ThreadPool::enter() {
@@ -88,7 +105,7 @@ void ThreadPool::serve(int worker) {
         if (closing_.load(std::memory_order_relaxed)) return;
         if (!enter()) continue;
         workers_[worker].region = first_region_;
-        entry_(context_, worker);
+        call(worker);
         leave();
     }
 }

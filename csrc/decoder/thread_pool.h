@@ -14,9 +14,14 @@
 // often still near it in the next, and counters are contended at the end of a
 // region only. That matters where cores are far apart: a line that another core
 // has written takes as long as one from memory.
+//
+// An exception never leaves a thread. The first one is kept, items that are left
+// are counted as done but skipped so that every region still ends, and the caller
+// of the run gets it when all are out; the pool is then as good as before.
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -33,7 +38,8 @@ public:
     int size() const { return num_threads_; }
 
     // Run `body(worker)` on every worker at once and return when all have ended.
-    // Called from one thread at a time. Inside, denormals are zero.
+    // Called from one thread at a time. Inside, denormals are zero. Rethrows the
+    // first exception of any worker.
     template <class Body>
     void run(Body&& body) {
         run_erased([](void* context, int worker) { (*static_cast<std::remove_reference_t<Body>*>(context))(worker); },
@@ -50,8 +56,13 @@ public:
         for (int i = 0; i < num_threads_; ++i) {
             const int owner = worker + i < num_threads_ ? worker + i : worker + i - num_threads_;
             for (int taken = take(region, total, owner); taken >= 0; taken = take(region, total, owner)) {
-                item(taken, worker);
                 ++num_done;
+                if (has_failed_.load(std::memory_order_relaxed)) continue;
+                try {
+                    item(taken, worker);
+                } catch (...) {
+                    fail();
+                }
             }
         }
         if (num_done > 0) finish(region, total, num_done);
@@ -75,6 +86,8 @@ private:
 
     void run_erased(Entry entry, void* context);
     void serve(int worker);
+    void call(int worker) noexcept;
+    void fail() noexcept;
     bool enter();
     void leave();
     void open_region(uint32_t region);
@@ -93,6 +106,8 @@ private:
     alignas(64) std::atomic<uint32_t> gate_;            // workers inside, and whether nobody
                                                         // may enter
     std::atomic<bool> closing_{false};
+    std::atomic<bool> has_failed_{false};
+    std::exception_ptr error_;  // of the worker that set has_failed_; read when all are out
     Entry entry_ = nullptr;
     void* context_ = nullptr;
     uint32_t first_region_ = 0;  // of this run

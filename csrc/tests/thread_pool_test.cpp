@@ -7,7 +7,10 @@
 #include <cfenv>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 
 #include "tests/check.h"
 
@@ -145,6 +148,48 @@ TEST(pool_with_uneven_items_and_pauses_between_runs) {
             });
             for (int result : results) CHECK(result == 5);
             busy(run % 3 == 0 ? 3000000 : 10);  // long enough that workers fall asleep
+        }
+    }
+}
+
+TEST(an_exception_in_an_item_ends_the_run_and_not_the_pool) {
+    for (int size : kPoolSizes) {
+        ThreadPool pool(size);
+        for (int bad = 0; bad < 20; ++bad) {
+            bool is_caught = false;
+            std::atomic<int> num_later{0};
+            try {
+                pool.run([&](int worker) {
+                    pool.for_each(20, worker, [&](int item, int) {
+                        if (item == bad) throw std::bad_alloc();
+                    });
+                    pool.for_each(20, worker, [&](int, int) { ++num_later; });
+                });
+            } catch (const std::bad_alloc&) {
+                is_caught = true;
+            }
+            CHECK(is_caught && num_later == 0, "%d threads, item %d: %d later", size, bad, num_later.load());
+            check_run(pool, {7, 0, 20});
+        }
+    }
+}
+
+TEST(an_exception_between_regions_ends_the_run_and_not_the_pool) {
+    for (int size : kPoolSizes) {
+        ThreadPool pool(size);
+        for (int run = 0; run < 20; ++run) {
+            std::string message;
+            try {
+                pool.run([&](int worker) {
+                    pool.for_each(5, worker, [](int, int) {});
+                    if (worker == 0) throw std::runtime_error("caller's");
+                    pool.for_each(5, worker, [](int, int) {});
+                });
+            } catch (const std::runtime_error& error) {
+                message = error.what();
+            }
+            CHECK(message == "caller's", "%d threads: %s", size, message.c_str());
+            check_run(pool, {7, 0, 20});
         }
     }
 }
