@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings/arrays.h"
 #include "bindings/names.h"
 #include "decoder/decoder.h"
 #include "decoder/flatten.h"
@@ -37,77 +38,96 @@ StoredMatrix matrix_of(const std::string& kind, const Bytes& data) {
 
 std::vector<float> vector_of(const Floats& data) { return {data.data(), data.data() + data.shape(0)}; }
 
-// An array by name from a dictionary, checked for its type; it must stay alive
-// as long as it is bound.
-template <class T>
-T* array_in(const nb::dict& arrays, const char* name) {
-    const auto array = nb::cast<nb::ndarray<T, nb::c_contig, nb::device::cpu>>(arrays[name], false);
-    return array.data();
+// Pointers into a dictionary of arrays whose first dimension is `rows` or more.
+struct ArraysOf {
+    const nb::dict& arrays;
+    size_t rows;
+
+    template <class T>
+    T* of(const char* name, size_t more = 0) const {
+        return checked_array<T>(arrays, name, {rows + more}).data();
+    }
+    template <class T>
+    T* matrix(const char* name, size_t columns) const {
+        return checked_array<T>(arrays, name, {rows, columns}).data();
+    }
+    template <class T>
+    size_t stride(const char* name) const {
+        return checked_array<T>(arrays, name, {rows, 0}).shape(1);
+    }
+};
+
+LogprobArrays logprobs_in(const nb::dict& arrays, size_t rows) {
+    const ArraysOf a{arrays, rows};
+    const size_t columns = a.stride<int32_t>("top_ids");
+    return {a.of<float>("logprob"), a.of<int32_t>("rank"), a.matrix<int32_t>("top_ids", columns),
+            a.matrix<float>("top_logprobs", columns), columns};
 }
 
-size_t row_stride(const nb::dict& arrays, const char* name) {
-    return nb::cast<nb::ndarray<nb::ndim<2>, nb::c_contig, nb::device::cpu>>(arrays[name], false).shape(1);
+RaggedArrays ragged_in(const nb::dict& arrays, int num_seats, int vocab_size) {
+    const int32_t* offsets = checked_array<int32_t>(arrays, "offsets", {static_cast<size_t>(num_seats) + 1}).data();
+    const auto ids = checked_array<int32_t>(arrays, "ids", {0});
+    check_range("the first offset", offsets[0], 0, 0);
+    for (int i = 0; i < num_seats; ++i)
+        check_range("an offset", offsets[i + 1], offsets[i], static_cast<int64_t>(ids.shape(0)));
+    for (size_t i = 0; i < ids.shape(0); ++i) check_range("a token id", ids.data()[i], 0, vocab_size - 1);
+    return {offsets, ids.data(), checked_array<float>(arrays, "values", {ids.shape(0)}).data()};
 }
 
-LogprobArrays logprobs_in(const nb::dict& arrays) {
-    return {array_in<float>(arrays, "logprob"), array_in<int32_t>(arrays, "rank"), array_in<int32_t>(arrays, "top_ids"),
-            array_in<float>(arrays, "top_logprobs"), row_stride(arrays, "top_ids")};
-}
-
-RaggedArrays ragged_in(const nb::dict& arrays) {
-    return {array_in<int32_t>(arrays, "offsets"), array_in<int32_t>(arrays, "ids"), array_in<float>(arrays, "values")};
-}
-
-SeatArrays seats_in(const nb::dict& a) {
+SeatArrays seats_in(const nb::dict& arrays, const DecoderLimits& limits, int vocab_size) {
+    const ArraysOf a{arrays, static_cast<size_t>(limits.max_num_seqs)};
     return {
-        .tokens = array_in<int32_t>(a, "tokens"),
-        .tokens_stride = row_stride(a, "tokens"),
-        .num_tokens = array_in<int32_t>(a, "num_tokens"),
-        .num_prompt_tokens = array_in<int32_t>(a, "num_prompt_tokens"),
-        .block_tables = array_in<int32_t>(a, "block_tables"),
-        .blocks_stride = row_stride(a, "block_tables"),
-        .temperature = array_in<float>(a, "temperature"),
-        .top_p = array_in<float>(a, "top_p"),
-        .top_k = array_in<int32_t>(a, "top_k"),
-        .min_p = array_in<float>(a, "min_p"),
-        .seed = array_in<uint64_t>(a, "seed"),
-        .presence_penalty = array_in<float>(a, "presence_penalty"),
-        .frequency_penalty = array_in<float>(a, "frequency_penalty"),
-        .repetition_penalty = array_in<float>(a, "repetition_penalty"),
-        .min_tokens = array_in<int32_t>(a, "min_tokens"),
-        .num_logprobs = array_in<int32_t>(a, "num_logprobs"),
-        .has_penalties = array_in<uint8_t>(a, "has_penalties"),
-        .token_masks = array_in<uint32_t>(a, "token_masks"),
-        .mask_words = row_stride(a, "token_masks"),
-        .has_mask = array_in<uint8_t>(a, "has_mask"),
+        .tokens = a.matrix<int32_t>("tokens", 1),
+        .tokens_stride = a.stride<int32_t>("tokens"),
+        .num_tokens = a.of<int32_t>("num_tokens"),
+        .num_prompt_tokens = a.of<int32_t>("num_prompt_tokens"),
+        .block_tables = a.matrix<int32_t>("block_tables", 1),
+        .blocks_stride = a.stride<int32_t>("block_tables"),
+        .temperature = a.of<float>("temperature"),
+        .top_p = a.of<float>("top_p"),
+        .top_k = a.of<int32_t>("top_k"),
+        .min_p = a.of<float>("min_p"),
+        .seed = a.of<uint64_t>("seed"),
+        .presence_penalty = a.of<float>("presence_penalty"),
+        .frequency_penalty = a.of<float>("frequency_penalty"),
+        .repetition_penalty = a.of<float>("repetition_penalty"),
+        .min_tokens = a.of<int32_t>("min_tokens"),
+        .num_logprobs = a.of<int32_t>("num_logprobs"),
+        .has_penalties = a.of<uint8_t>("has_penalties"),
+        .token_masks = a.matrix<uint32_t>("token_masks", (static_cast<size_t>(vocab_size) + 31) / 32),
+        .mask_words = a.stride<uint32_t>("token_masks"),
+        .has_mask = a.of<uint8_t>("has_mask"),
     };
 }
 
-Sequences sequences_in(const nb::dict& a) {
+Sequences sequences_in(const nb::dict& arrays, int num_seats) {
+    const ArraysOf a{arrays, static_cast<size_t>(num_seats)};
     return {
-        .num_seats = static_cast<int>(nb::cast<nb::ndarray<nb::ndim<2>>>(a["tokens"], false).shape(0)),
-        .tokens = array_in<int32_t>(a, "tokens"),
-        .stride = row_stride(a, "tokens"),
-        .num_tokens = array_in<int32_t>(a, "num_tokens"),
-        .num_prompt_tokens = array_in<int32_t>(a, "num_prompt_tokens"),
-        .capacity = array_in<int32_t>(a, "capacity"),
-        .num_prompt_logprobs = array_in<int32_t>(a, "num_prompt_logprobs"),
+        .num_seats = num_seats,
+        .tokens = a.matrix<int32_t>("tokens", 1),
+        .stride = a.stride<int32_t>("tokens"),
+        .num_tokens = a.of<int32_t>("num_tokens"),
+        .num_prompt_tokens = a.of<int32_t>("num_prompt_tokens"),
+        .capacity = a.of<int32_t>("capacity"),
+        .num_prompt_logprobs = a.of<int32_t>("num_prompt_logprobs"),
     };
 }
 
-BatchArrays batch_in(const nb::dict& a) {
+BatchArrays batch_in(const nb::dict& arrays, const DecoderLimits& limits) {
+    const ArraysOf rows{arrays, static_cast<size_t>(limits.max_num_batched_tokens)};
+    const ArraysOf chunks{arrays, static_cast<size_t>(limits.max_num_seqs)};
     return {
-        .token_ids = array_in<int32_t>(a, "token_ids"),
-        .positions = array_in<int32_t>(a, "positions"),
-        .query_start = array_in<int32_t>(a, "query_start"),
-        .seats = array_in<int32_t>(a, "seats"),
-        .context_lens = array_in<int32_t>(a, "context_lens"),
-        .writes_kv = array_in<uint8_t>(a, "writes_kv"),
-        .sample_rows = array_in<int32_t>(a, "sample_rows"),
-        .sample_seats = array_in<int32_t>(a, "sample_seats"),
-        .prompt_rows = array_in<int32_t>(a, "prompt_rows"),
-        .prompt_targets = array_in<int32_t>(a, "prompt_targets"),
-        .prompt_num_logprobs = array_in<int32_t>(a, "prompt_num_logprobs"),
+        .token_ids = rows.of<int32_t>("token_ids"),
+        .positions = rows.of<int32_t>("positions"),
+        .query_start = chunks.of<int32_t>("query_start", 1),
+        .seats = chunks.of<int32_t>("seats"),
+        .context_lens = chunks.of<int32_t>("context_lens"),
+        .writes_kv = chunks.of<uint8_t>("writes_kv"),
+        .sample_rows = chunks.of<int32_t>("sample_rows"),
+        .sample_seats = chunks.of<int32_t>("sample_seats"),
+        .prompt_rows = rows.of<int32_t>("prompt_rows"),
+        .prompt_targets = rows.of<int32_t>("prompt_targets"),
+        .prompt_num_logprobs = rows.of<int32_t>("prompt_num_logprobs"),
     };
 }
 
@@ -125,7 +145,7 @@ public:
     BoundDecoder(const nb::dict& shape, const nb::dict& limits, const std::string& mode, const std::string& isa,
                  int threads)
         : decoder_(shape_in(shape), limits_in(limits), mode_named(mode), table_named(isa), threads),
-          max_num_tokens_(limits_in(limits).max_num_batched_tokens) {}
+          limits_(limits_in(limits)) {}
 
     void set_embedding(const std::string& kind, const Bytes& data) {
         keep(nb::cast(data));
@@ -134,16 +154,22 @@ public:
     void bind(const nb::dict& seats, const nb::dict& batch, const nb::dict& results, const nb::dict& sampled,
               const nb::dict& prompt) {
         keep(seats), keep(batch), keep(results), keep(sampled), keep(prompt);
-        results_ = {.token_ids = array_in<int32_t>(results, "token_ids"),
-                    .status = array_in<uint8_t>(results, "status"),
-                    .sampled = logprobs_in(sampled),
-                    .prompt = logprobs_in(prompt)};
-        decoder_.bind({.seats = seats_in(seats), .logit_bias = {}, .allowed_ids = {}, .banned_ids = {}},
-                      batch_in(batch), results_);
-        flattener_.emplace(sequences_in(seats), batch_in(batch), max_num_tokens_);
+        const ArraysOf samples{results, static_cast<size_t>(limits_.max_num_seqs)};
+        results_ = {.token_ids = samples.of<int32_t>("token_ids"),
+                    .status = samples.of<uint8_t>("status"),
+                    .sampled = logprobs_in(sampled, limits_.max_num_seqs),
+                    .prompt = logprobs_in(prompt, limits_.max_num_batched_tokens)};
+        seats_ = seats_in(seats, limits_, decoder_.vocab_size());
+        sequences_ = sequences_in(seats, limits_.max_num_seqs);
+        decoder_.bind({.seats = seats_, .logit_bias = {}, .allowed_ids = {}, .banned_ids = {}},
+                      batch_in(batch, limits_), results_);
+        flattener_.emplace(sequences_, batch_in(batch, limits_), limits_.max_num_batched_tokens);
     }
     void set_sampler_lists(const nb::dict& bias, const nb::dict& allowed, const nb::dict& banned) {
-        decoder_.set_sampler_lists(ragged_in(bias), ragged_in(allowed), ragged_in(banned));
+        const auto list = [this](const nb::dict& arrays) {
+            return ragged_in(arrays, limits_.max_num_seqs, decoder_.vocab_size());
+        };
+        decoder_.set_sampler_lists(list(bias), list(allowed), list(banned));
         lists_ = nb::make_tuple(bias, allowed, banned);
     }
     // Compute the chunks and append what they sample to their sequences. Returns
@@ -151,16 +177,18 @@ public:
     nb::list step(const nb::list& chunks) {
         chunks_.clear();
         for (nb::handle chunk : chunks) chunks_.push_back(chunk_in(chunk));
-        int num_samples;
+        num_samples_ = 0;
         {
             nb::gil_scoped_release release;
+            for (const Chunk& chunk : chunks_)
+                check_chunk(chunk, sequences_, seats_, results_, limits_, decoder_.vocab_size());
             const BatchCounts counts = flattener_.value().flatten(chunks_);
             decoder_.step(counts);
-            num_samples = counts.num_samples;
-            flattener_->append_sampled(results_.token_ids, num_samples);
+            num_samples_ = counts.num_samples;
+            flattener_->append_sampled(results_.token_ids, num_samples_);
         }
         nb::list token_ids;
-        for (int i = 0; i < num_samples; ++i)
+        for (int i = 0; i < num_samples_; ++i)
             if (results_.status[i] == static_cast<uint8_t>(SampleStatus::ok))
                 token_ids.append(results_.token_ids[i]);
             else
@@ -168,6 +196,7 @@ public:
         return token_ids;
     }
     nb::ndarray<const float, nb::numpy, nb::ndim<2>> logits(int num_rows) {
+        check_range("num_rows", num_rows, 0, num_samples_);
         return {decoder_.logits(),
                 {static_cast<size_t>(num_rows), static_cast<size_t>(decoder_.vocab_size())},
                 nb::find(this)};
@@ -239,7 +268,10 @@ private:
     void keep(nb::object object) { kept_.append(object); }
 
     Decoder decoder_;
-    int max_num_tokens_;
+    const DecoderLimits limits_;
+    Sequences sequences_{};
+    SeatArrays seats_{};
+    int num_samples_ = 0;                 // of the last step
     std::optional<Flattener> flattener_;  // once bound
     ResultArrays results_{};
     std::vector<Chunk> chunks_;  // of a step

@@ -1,0 +1,71 @@
+// Arrays that come from Python, checked for type, shape and range, so that no
+// caller makes the decoder read or write beside them.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+#include "decoder/decoder.h"
+#include "decoder/flatten.h"
+
+namespace hotseat {
+
+[[noreturn]] inline void refuse(const std::string& reason) { throw std::invalid_argument(reason); }
+
+// The array `name` of a dictionary, without conversion; each dimension has at
+// least `least` entries. The array must stay alive as long as it is bound.
+template <class T>
+nanobind::ndarray<T, nanobind::c_contig, nanobind::device::cpu> checked_array(const nanobind::dict& arrays,
+                                                                              const char* name,
+                                                                              std::initializer_list<size_t> least) {
+    nanobind::ndarray<T, nanobind::c_contig, nanobind::device::cpu> array;
+    if (!arrays.contains(name)) refuse(std::string("there is no array ") + name);
+    if (!nanobind::try_cast(arrays[name], array, false) || array.ndim() != least.size())
+        refuse(std::string(name) + " is no contiguous array of its type with " + std::to_string(least.size()) +
+               " dimensions");
+    size_t axis = 0;
+    for (size_t count : least) {
+        if (array.shape(axis) < count)
+            refuse(std::string(name) + " has " + std::to_string(array.shape(axis)) + " entries in dimension " +
+                   std::to_string(axis) + ", needs " + std::to_string(count));
+        ++axis;
+    }
+    return array;
+}
+
+inline void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+        refuse(std::string(what) + " is " + std::to_string(value) + ", must be from " + std::to_string(low) + " to " +
+               std::to_string(high));
+}
+
+// Refuse a chunk whose seat refers to memory that is not there. What concerns the
+// chunk alone is left to the Flattener.
+inline void check_chunk(const Chunk& chunk, const Sequences& sequences, const SeatArrays& seats,
+                        const ResultArrays& results, const DecoderLimits& limits, int vocab_size) {
+    if (chunk.seat < 0 || chunk.seat >= sequences.num_seats) return;
+    const int seat = chunk.seat, num_tokens = sequences.num_tokens[seat];
+    check_range("a seat's number of tokens", num_tokens, 0, static_cast<int64_t>(sequences.stride));
+    check_range("a seat's number of prompt tokens", sequences.num_prompt_tokens[seat], 0, num_tokens);
+    check_range("the end of a chunk", chunk.end, 1, limits.max_model_len);
+    check_range("a seat's number of logprobs", seats.num_logprobs[seat], -1, results.sampled.top_stride);
+    check_range("a seat's number of prompt logprobs", sequences.num_prompt_logprobs[seat], -1,
+                results.prompt.top_stride);
+    check_range("top_k", seats.top_k[seat], 0, INT32_MAX);
+    // Penalties count every token of the sequence, all else reads those of the chunk.
+    const bool is_counted = seats.has_penalties[seat] != 0;
+    const int32_t* tokens = sequences.tokens + seat * sequences.stride;
+    const int end = is_counted ? num_tokens : std::min(chunk.end, num_tokens - 1) + 1;
+    for (int i = is_counted ? 0 : std::max(chunk.start, 0); i < end; ++i)
+        check_range("a token id", tokens[i], 0, vocab_size - 1);
+    const int32_t* blocks = seats.block_tables + seat * seats.blocks_stride;
+    const int num_blocks = (chunk.end + limits.block_size - 1) / limits.block_size;
+    check_range("the number of blocks of a chunk", num_blocks, 1, static_cast<int64_t>(seats.blocks_stride));
+    for (int i = 0; i < num_blocks; ++i) check_range("a block id", blocks[i], 0, limits.num_kv_blocks - 1);
+}
+
+}  // namespace hotseat

@@ -1,0 +1,120 @@
+"""The binding refuses arrays and values that would make a native step read or write beside them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("hotseat.runner._native", reason="the extension is not built")
+
+from hotseat.core.batch import Chunk
+from hotseat.core.request import RequestId
+from hotseat.runner.native import NativeRunner
+from hotseat.runner.seats import SeatTable
+from runner.hand_batches import HandScheduler, memory_weights, tiny_spec
+from runner.native_cases import native_config
+from tiny_models import TinyLlama
+
+MODEL = TinyLlama()
+
+
+def _seated() -> tuple[NativeRunner, SeatTable]:
+    config = native_config()
+    runner = NativeRunner(tiny_spec(MODEL), memory_weights(MODEL), config)
+    scheduler = HandScheduler(runner, config)
+    scheduler.seat("me", [1, 2, 3, 4])
+    scheduler.step({"me": 4})
+    return runner, runner._table
+
+
+def _set(array: str, value: int) -> Callable[[SeatTable], None]:
+    def spoil(table: SeatTable) -> None:
+        (getattr(table, array) if hasattr(table, array) else getattr(table.sampling, array))[0] = value
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_set("tokens", MODEL.vocab_size), f"a token id is {MODEL.vocab_size}, must be from 0 to"),
+        (_set("tokens", -1), "a token id is -1"),
+        (_set("block_tables", 200), "a block id is 200, must be from 0 to 199"),
+        (_set("block_tables", -1), "a block id is -1"),
+        (_set("num_tokens", 642), "a seat's number of tokens is 642, must be from 0 to 641"),
+        (_set("num_prompt_tokens", 9), "a seat's number of prompt tokens is 9, must be from 0 to 5"),
+        (_set("num_logprobs", 1 << 20), "a seat's number of logprobs is 1048576"),
+        (_set("num_prompt_logprobs", 1 << 20), "a seat's number of prompt logprobs is 1048576"),
+        (_set("top_k", -2), "top_k is -2"),
+    ],
+)
+def test_a_step_refuses_a_seat_that_refers_to_what_is_not_there(
+    spoil: Callable[[SeatTable], None], reason: str
+) -> None:
+    runner, table = _seated()
+    spoil(table)
+    with pytest.raises(ValueError, match=reason):
+        runner._decoder.step([Chunk(0, RequestId("me"), 0, 5, True, True)])
+
+
+@pytest.mark.parametrize(("seat", "start", "end"), [(-1, 0, 1), (1 << 20, 0, 1), (0, -1, 2), (0, 0, 641), (0, 0, 6)])
+def test_a_step_refuses_a_chunk_outside_of_its_sequence(seat: int, start: int, end: int) -> None:
+    runner, _ = _seated()
+    with pytest.raises(ValueError, match="chunk"):
+        runner._decoder.step([Chunk(seat, RequestId("me"), start, end, True, True)])
+
+
+def test_penalties_read_tokens_of_the_whole_sequence_so_all_are_checked() -> None:
+    runner, table = _seated()
+    table.sampling.has_penalties[0] = 1
+    table.tokens[0, 0] = MODEL.vocab_size
+    with pytest.raises(ValueError, match="a token id is"):
+        runner._decoder.step([Chunk(0, RequestId("me"), 4, 5, True, True)])
+
+
+@pytest.mark.parametrize(
+    ("offsets", "ids", "values", "reason"),
+    [
+        ([0], [], [], "offsets has 1 entries in dimension 0, needs"),
+        ([1], [5], [0.0], "the first offset is 1"),
+        ([0, 2], [5], [0.0], "an offset is 2, must be from 0 to 1"),
+        ([0, 1, 0], [5], [0.0], "an offset is 0, must be from 1 to 1"),
+        ([0, 1], [1 << 20], [0.0], "a token id is 1048576"),
+        ([0, 1], [5], [], "values has 0 entries in dimension 0, needs 1"),
+    ],
+)
+def test_lists_of_token_ids_are_checked(offsets: list[int], ids: list[int], values: list[float], reason: str) -> None:
+    runner, table = _seated()
+    seats = len(table.num_tokens)
+    padded = offsets if len(offsets) == 1 and not offsets[0] else offsets + offsets[-1:] * (seats + 1 - len(offsets))
+    arrays = {
+        "offsets": np.array(padded, np.int32),
+        "ids": np.array(ids, np.int32),
+        "values": np.array(values, np.float32),
+    }
+    with pytest.raises(ValueError, match=reason):
+        runner._decoder.set_sampler_lists(arrays, arrays, arrays)
+
+
+def test_bind_refuses_arrays_that_are_short_absent_or_of_another_type() -> None:
+    runner, table = _seated()
+    whole = table.num_tokens
+    cases: list[tuple[NDArray[Any], str]] = [
+        (whole[:-1].copy(), "num_tokens has .* needs"),
+        (whole.astype(np.int64), "num_tokens is no contiguous array"),
+        (np.zeros((len(whole), 2), np.int32), "num_tokens is no contiguous array"),
+    ]
+    for wrong, reason in cases:
+        table.num_tokens = wrong
+        with pytest.raises(ValueError, match=reason):
+            runner._bind()
+    table.num_tokens = whole
+    runner._bind()
+
+
+def test_logits_of_rows_that_did_not_sample_are_refused() -> None:
+    runner, _ = _seated()
+    with pytest.raises(ValueError, match="num_rows is 2, must be from 0 to 1"):
+        runner._decoder.logits(2)
