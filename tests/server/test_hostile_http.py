@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
@@ -78,6 +79,18 @@ def test_a_header_that_never_ends_is_answered_with_431(process: Process) -> None
         status, _, body = read(connection)
     assert status == 431
     assert "65536 bytes" in message(body)
+
+
+def test_the_bytes_of_a_large_body_are_no_header(process: Process) -> None:
+    """However they arrive, also where the last ones of a body come as one large piece."""
+    parts = urlsplit(process.url)
+    client = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=TIMEOUT_S)
+    body = json.dumps({"prompt": "a", "max_tokens": 1, "temperature": 0}).encode() + b" " * 200_000
+    for _ in range(8):
+        client.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        answer = client.getresponse()
+        assert (answer.status, bool(answer.read())) == (200, True)
+    client.close()
 
 
 def test_bytes_that_are_no_http_get_the_apis_error(process: Process) -> None:

@@ -35,6 +35,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._unanswered: tuple[RequestResponseCycle, ...] = ()
         self._is_in_header = True
         self._num_header_bytes = 0
+        self._num_complete = 0  # requests that were read to their end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count the time of the first request."""
@@ -43,8 +44,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless the header becomes too large."""
+        was_in_header, num_complete = self._is_in_header, self._num_complete
         super().data_received(data)
-        if self._is_in_header and not self.transport.is_closing():
+        # Bytes that ended an earlier request are no header, however many they are.
+        is_header = was_in_header and self._is_in_header and num_complete == self._num_complete
+        if is_header and not self.transport.is_closing():
             self._num_header_bytes += len(data)
             if self._num_header_bytes > MAX_HEADER_BYTES:
                 self._refuse(_header_too_large())
@@ -80,6 +84,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """End the count of the request's time."""
         self._stop_timer()
+        self._num_complete += 1
         self._is_in_header, self._num_header_bytes = True, 0
         if self.cycle is not None and not self.transport.is_closing():
             super().on_message_complete()
