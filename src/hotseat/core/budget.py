@@ -121,7 +121,7 @@ class Budget:
 
 
 class StepLoad(NamedTuple):
-    """What a step computes."""
+    """The work of a step."""
 
     num_decodes: int
     num_prefill_tokens: int

@@ -1,4 +1,4 @@
-"""How the tokens of a request are chosen and when they stop."""
+"""Sampling parameters of a request and its stop conditions."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _new_tuple = tuple.__new__  # twice as fast as Chunk(…), and it is paid for ev
 
 
 class StepBuilder:
-    """What ``schedule`` collects until the batch is closed."""
+    """The collected work of one step until its batch is closed."""
 
     def __init__(self, batch: Batch, now: float, chunk_cap: int, time: PrefillTime | None) -> None:
         self.batch = batch

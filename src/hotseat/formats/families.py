@@ -26,7 +26,7 @@ class ToolFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFormat:
-    """What a model's answers are made of."""
+    """The parts of a model's answers."""
 
     tools: ToolFormat
     template_has_tools: bool = True  # False: the prompt must say in words which tools there are

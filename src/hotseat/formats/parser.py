@@ -31,7 +31,7 @@ class CallDelta(NamedTuple):
 
 
 class ParsedText(NamedTuple):
-    """What a piece of text turned out to be."""
+    """The kind of a piece of text."""
 
     reasoning: str
     content: str

@@ -31,7 +31,8 @@ def describe(
     head_dim = fields.count("head_dim", family.head_dim or hidden_size // num_heads)
     num_layers = fields.count("num_hidden_layers")
     uniform_layers(num_layers)  # refuses an absurd number before anything is built
-    eps_key = "layer_norm_eps" if _is_layer_norm(family, fields, num_layers, head_dim) else "rms_norm_eps"
+    options = family.options(fields, num_layers, head_dim)
+    eps_key = "layer_norm_eps" if options.get("norm") == "layer" else "rms_norm_eps"
     base = {
         "architecture": architecture,
         "vocab_size": vocab_size,
@@ -46,7 +47,6 @@ def describe(
         "layers": uniform_layers(num_layers),
         "biases": frozenset(biased_slots(names)),
     }
-    options = family.options(fields, num_layers, head_dim)
     if "ropes" not in options:
         options["ropes"] = (fields.rope(head_dim, theta=family.theta),)
     spec = DecoderSpec(**{**base, **options})
@@ -72,7 +72,3 @@ def _refuse_unused(fields: Fields, spec: DecoderSpec) -> None:
             raise UnsupportedModelError(
                 f"the activation {activation!r} is not supported in {spec.architecture}, whose is {spec.activation}"
             )
-
-
-def _is_layer_norm(family: Family, fields: Fields, num_layers: int, head_dim: int) -> bool:
-    return family.options(fields, num_layers, head_dim).get("norm") == "layer"

@@ -60,7 +60,7 @@ _U32 = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufTensor:
-    """Where a tensor lies; ``kind`` may be one that Hotseat cannot run (see ``GgufFile.weight``)."""
+    """The place of a tensor; ``kind`` may be one that Hotseat cannot run (see ``GgufFile.weight``)."""
 
     name: str
     kind: str

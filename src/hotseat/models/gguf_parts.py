@@ -29,7 +29,7 @@ def part_names(name: str) -> list[str]:
 
 
 def is_later_part(name: str) -> bool:
-    """Whether ``name`` is that of a part other than the first."""
+    """Tell whether ``name`` is that of a part other than the first."""
     match = _PART_NAME.fullmatch(name)
     return match is not None and int(match["number"]) != 1
 

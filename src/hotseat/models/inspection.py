@@ -1,4 +1,4 @@
-"""What a model's files hold and whether Hotseat runs them, from their headers: no weight is read or converted."""
+"""The content of a model's files, and whether Hotseat runs them, from their headers: no weight is read or converted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KindTotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What the files say. ``model`` is ``None`` when it is refused, for the reason ``refusal``."""
+    """The findings. ``model`` is ``None`` when it is refused, for the reason ``refusal``."""
 
     path: Path
     file_format: str

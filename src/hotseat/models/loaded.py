@@ -1,4 +1,4 @@
-"""What loading a model returns: everything that a runner, a tokenizer and a sampler need."""
+"""The result of loading a model: everything that a runner, a tokenizer and a sampler need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GenerationConfig", "LoadedModel", "TokenizerSource", "token_ids"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerSource:
-    """Where the tokenizer comes from.
+    """The source of the tokenizer.
 
     ``tokenizer.json``: a file at ``path``; ``config`` is the content of tokenizer_config.json (empty when absent).
     ``gguf``: ``metadata`` holds the file's ``tokenizer.*`` pairs and ``general.architecture`` under their own names, as

@@ -26,7 +26,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetensorsTensor:
-    """Where a tensor lies; ``kind`` is its dtype as the file names it, maybe one that Hotseat cannot run."""
+    """The place of a tensor; ``kind`` is its dtype as the file names it, maybe one that Hotseat cannot run."""
 
     name: str
     kind: str

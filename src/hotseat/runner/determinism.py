@@ -1,4 +1,4 @@
-"""What a runner promises about the bits of its answers; docs/decisions/003 says how the promise is kept."""
+"""A runner's promise about the bits of its answers; docs/decisions/003 says how the promise is kept."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class NativeRunner:
 
     @property
     def determinism(self) -> Determinism:
-        """What is promised about the bits of answers."""
+        """The promise about the bits of answers."""
         return native_determinism()
 
     @property

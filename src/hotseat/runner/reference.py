@@ -91,7 +91,7 @@ class ReferenceRunner:
 
     @property
     def determinism(self) -> Determinism:
-        """What is promised about the bits of answers."""
+        """The promise about the bits of answers."""
         return reference_determinism()
 
     def execute(self, batch: Batch) -> StepOutput:

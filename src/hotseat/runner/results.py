@@ -1,4 +1,4 @@
-"""What a step computed, as flat arrays, and as the ``StepOutput`` that the scheduler reads."""
+"""The results of a step, as flat arrays, and as the ``StepOutput`` that the scheduler reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LogprobRows", "SampleStatus", "StepResults"]
 
 
 class SampleStatus(IntEnum):
-    """How sampling of a row went."""
+    """The outcome of sampling a row."""
 
     OK = 0
     NOT_FINITE = 1
@@ -66,7 +66,7 @@ class LogprobRows:
 
 @dataclass(slots=True)
 class StepResults:
-    """Where a runner writes what it sampled; allocated once, row i belongs to ``sample_rows[i]``."""
+    """Arrays for the tokens that a runner samples; allocated once, row i belongs to ``sample_rows[i]``."""
 
     token_ids: Int32Array  # [max_num_seqs]
     status: UInt8Array  # [max_num_seqs], a SampleStatus

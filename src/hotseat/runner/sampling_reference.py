@@ -52,7 +52,7 @@ _PHILOX_ROUNDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSampling:
-    """How the next token of one sequence is chosen; the defaults are neutral."""
+    """The sampling options of one sequence's next token; the defaults are neutral."""
 
     prompt_ids: Int32Array  # [num_prompt_tokens]
     output_ids: Int32Array  # [tokens sampled so far]

@@ -1,4 +1,4 @@
-"""What a runner remembers of every seat, and one batch as flat arrays.
+"""A runner's state of every seat, and one batch as flat arrays.
 
 Every array here is allocated once and never moves, so that a native step may keep the pointers; only the counts
 of ``FlatBatch`` change from step to step. The ragged arrays are the exception, see ``Ragged``. The native step flattens

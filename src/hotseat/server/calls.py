@@ -26,7 +26,7 @@ detect = lru_cache(maxsize=8)(detect_format)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatForm:
-    """What a chat request makes of tools and reasoning."""
+    """The tools and the reasoning of a chat request."""
 
     output_format: OutputFormat
     tools: Sequence[dict[str, Any]] = ()  # to be shown to the model; none: no call is looked for

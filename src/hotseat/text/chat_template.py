@@ -128,7 +128,7 @@ class ChatTemplate:
         return join_parts(chat, self._reads_parts)
 
     def _reads_parts(self, role: str) -> bool:
-        """Whether the template goes through the parts of a content itself, found by trying it once for each role."""
+        """Tell whether the template reads the parts of a content itself, by trying it once for each role."""
         if role not in self._takes_parts:
             if len(self._takes_parts) >= _MAX_ROLES:
                 return False

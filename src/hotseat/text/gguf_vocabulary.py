@@ -73,7 +73,7 @@ class GgufVocabulary:
 
     @property
     def adds_bos(self) -> bool:
-        """Whether a plain text begins with a BOS."""
+        """Tell whether a plain text begins with a BOS."""
         if self.model == "gemma4":  # its first files say no, which the model was not trained on
             return True
         default = self._words.adds_bos if self.model == "gpt2" else True
@@ -81,7 +81,7 @@ class GgufVocabulary:
 
     @property
     def adds_eos(self) -> bool:
-        """Whether a plain text ends with an EOS."""
+        """Tell whether a plain text ends with an EOS."""
         return bool(self._fields.get("add_eos_token", False))
 
     @property

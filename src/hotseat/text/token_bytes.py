@@ -59,7 +59,7 @@ class DecodingRule:
 
     @property
     def opens_specially(self) -> bool:
-        """Whether the start of a text is treated differently from its middle."""
+        """Tell whether the start of a text is treated differently from its middle."""
         return self.leading_spaces > 0 or self.first_symbol is not None
 
     def token_bytes(self, token: str) -> bytes:
@@ -122,7 +122,7 @@ class TokenBytes(dict[int, bytes]):
 
 
 def _is_part_of_utf8(data: bytes) -> bool:
-    """Whether ``data`` can stand somewhere in a text that is UTF-8, possibly from within a character to within one."""
+    """Tell whether ``data`` can be a part of UTF-8 text, possibly from within a character to within one."""
     begun = data.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a character that began before
     try:
         codecs.utf_8_decode(begun, "strict", False)

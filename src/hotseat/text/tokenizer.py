@@ -205,7 +205,7 @@ class Tokenizer:
         return {token.content: token_id for token_id, token in self._backend.get_added_tokens_decoder().items()}
 
     def is_special(self, token_id: int) -> bool:
-        """Whether the token is a control token (such as BOS), which is no part of the text."""
+        """Tell whether the token is a control token (such as BOS), which is no part of the text."""
         return token_id in self._special_ids
 
 

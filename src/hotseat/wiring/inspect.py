@@ -1,4 +1,4 @@
-"""What can be said of a model before it is served: what it is, what it takes, what would be refused."""
+"""A description of a model before it is served: its kind, its memory, the reasons for which it is refused."""
 
 from __future__ import annotations
 
