@@ -23,6 +23,7 @@ from engine.fakes import (
 )
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.events import StepRecord
+from hotseat.core.explain import Explanation
 from hotseat.core.request import FinishReason, RequestId
 from hotseat.engine import Engine, UpdateStream, VirtualClock
 from hotseat.errors import EngineStoppedError
@@ -47,8 +48,7 @@ def test_stop_aborts_outstanding_work_and_refuses_more() -> None:
                 await submission
         with pytest.raises(EngineStoppedError):
             await started.engine.submit([make_request("later")])
-        with pytest.raises(EngineStoppedError):
-            await started.engine.explain(RequestId("a"))
+        assert await started.engine.explain(RequestId("a")) is None
         assert not started.engine.health().alive
 
     with StartedEngine() as started:
@@ -107,12 +107,11 @@ def test_explain_stats_and_records_answer_while_a_request_runs() -> None:
         started.runner.hold()
         reading = asyncio.create_task(read(started.engine, make_request("a", max_tokens=3)))
         await in_thread(started.runner.entered)
-        question = asyncio.create_task(started.engine.explain(RequestId("a")))
-        await asyncio.sleep(0)
-        started.runner.let(1)
-        explanation = await question
+        explanation = await started.engine.explain(RequestId("a"))
         assert explanation is not None
         assert (explanation.request_id, explanation.seat) == ("a", 0)
+        started.runner.let(1)
+        await in_thread(started.runner.entered)
         assert started.engine.stats().num_running == 1
         started.runner.let_go()
         await reading
@@ -152,13 +151,15 @@ def test_reset_after_an_abort_sees_the_request_gone() -> None:
         interrupter.ask, interrupter.loop = ask, asyncio.get_running_loop()
         _, last = await read(engine, make_request("a", max_tokens=400))
         assert last.finish_reason is FinishReason.ABORT
-        return await asked[0], await asked[1]
+        explanation = await asked[0]
+        assert isinstance(explanation, Explanation)
+        return explanation.reason.partition(":")[0], await asked[1]
 
     interrupter = Interrupter()
     engine = Engine(make_scheduler(), FakeRunner(), sinks=[interrupter])
     engine.start()
     try:
-        assert asyncio.run(scenario()) == (None, True)
+        assert asyncio.run(scenario()) == ("ends", True)
     finally:
         engine.stop()
 

@@ -18,6 +18,8 @@ from hotseat.errors import EngineStoppedError, InvalidRequestError, PromptTooLon
 from hotseat.generation import Generator, OfflineGenerator, OutputDelta, PromptRequest
 from hotseat.text import Tokenizer
 
+ENDED = RequestStatus.FINISHED
+
 
 class Setting:
     def __init__(self, started: StartedEngine, generator: Generator) -> None:
@@ -136,8 +138,12 @@ def test_leaving_midway_aborts_all_sequences() -> None:
         async for _ in steps:
             break
         await steps.aclose()
+        leaving = await setting.generator.explain("request")  # the runner is held: their end is still to come
+        assert [one.reason.partition(":")[0] for one in leaving] == ["ends"] * 3
         setting.runner.let_go()
-        ended = await setting.generator.explain("request")
+        ended = leaving
+        while [one.status for one in ended] != [ENDED] * 3:
+            ended = await setting.generator.explain("request")
         assert [one.finish_reason for one in ended] == [FinishReason.ABORT] * 3
 
     with generating() as setting:
@@ -168,11 +174,9 @@ def test_the_same_client_id_may_run_twice_at_once() -> None:
         setting.runner.hold()
         both = [asyncio.create_task(collect(setting.generator, PROMPT, request_id="same")) for _ in range(2)]
         await in_thread(setting.runner.entered)
-        question = asyncio.create_task(setting.generator.explain("same"))
-        await asyncio.sleep(0)
+        explanations = await setting.generator.explain("same")
         setting.runner.let_go()
-        explanations = await question
-        assert len({explanation.request_id for explanation in explanations}) == len(explanations)
+        assert len({explanation.request_id for explanation in explanations}) == len(explanations) == 2
         return await both[0], await both[1]
 
     with generating("hello") as setting:
@@ -188,14 +192,11 @@ def test_explain_finds_the_sequences_of_a_client_id() -> None:
         await in_thread(setting.runner.entered)
         setting.runner.let(1)
         await in_thread(setting.runner.entered)
-        question = asyncio.create_task(setting.generator.explain("mine"))
-        for _ in range(3):  # until both questions are in the engine's queue
-            await asyncio.sleep(0)
+        assert len(await setting.generator.explain("mine")) == 2
         setting.runner.let_go()
-        assert len(await question) == 2
         await reading
         ended = await setting.generator.explain("mine")
-        assert [one.status for one in ended] == [RequestStatus.FINISHED] * 2
+        assert [one.status for one in ended] == [ENDED] * 2
         assert [one.request_id for one in ended] == ["mine.0/0", "mine.0/1"]
         assert await setting.generator.explain("nobody") == []
 

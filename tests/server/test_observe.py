@@ -88,9 +88,9 @@ def test_a_request_is_explained_by_its_answers_id_and_its_sequences(server: Fake
         _, task = server.start_post("/v1/completions", completion(prompt=["a", "b"][:count], n=2, max_tokens=400))
         await server.runner.until_entered()
         ((answer_id, _),) = server.in_flight.items()
-        whole = await step_until_done(server, get(server, f"/v1/requests/{answer_id}/explain"))
+        whole = await get(server, f"/v1/requests/{answer_id}/explain")
         own_id = whole["sequences"][0]["request_id"]
-        single = await step_until_done(server, get(server, f"/v1/requests/{own_id}/explain"))
+        single = await get(server, f"/v1/requests/{own_id}/explain")
         server.in_flight.get(answer_id).end(None)
         server.runner.release()
         await task
@@ -112,10 +112,11 @@ def test_answers_under_way_are_listed_and_explained_by_the_clients_id(start: Cal
         _, first = server.start_post("/v1/completions", completion(max_tokens=400))
         await server.runner.until_entered()
         _, second = server.start_post("/v1/completions", completion(max_tokens=2), headers=headers)
-        server.runner.step()
-        await server.runner.until_entered()
-        listed = await step_until_done(server, get(server, "/v1/requests"))
-        mine = await step_until_done(server, get(server, "/v1/requests/mine/explain"))
+        while not (server.engine.stats().num_running and server.engine.stats().num_waiting):
+            server.runner.step()
+            await server.runner.until_entered()
+        listed = await get(server, "/v1/requests")
+        mine = await get(server, "/v1/requests/mine/explain")
         server.runner.release()
         await asyncio.gather(first, second)
         return listed["data"], mine["sequences"]
@@ -126,6 +127,35 @@ def test_answers_under_way_are_listed_and_explained_by_the_clients_id(start: Cal
     assert mine[0]["request_id"] == listed[1]["sequences"][0]["request_id"]
     assert "seat" in mine[0]["reason"]
     assert server.get("/v1/requests").json()["data"] == []
+
+
+def test_a_step_that_is_being_computed_delays_no_answer_about_requests(start: Callable[..., FakeServer]) -> None:
+    server = start(max_num_seqs=1)
+
+    async def ask() -> tuple[Any, Any, Any, Any]:
+        server.runner.hold()
+        _, first = server.start_post("/v1/completions", completion(max_tokens=2))
+        await server.runner.until_entered()
+        _, second = server.start_post("/v1/completions", completion(max_tokens=2), headers={"x-request-id": "late"})
+        while len(server.in_flight) < 2:
+            await asyncio.sleep(0)
+        # No step is let through: whatever waits for one would wait for ever.
+        listed, explained = await get(server, "/v1/requests"), await get(server, "/v1/requests/late/explain")
+        unknown = await get(server, "/v1/requests/nobody/explain")
+        aborted = await post(server, "/abort_requests", {"request_ids": ["nobody"]})
+        for target in ("/health", "/ready", "/load", "/metrics", "/v1/steps", "/v1/models"):
+            exchange, task = server.start_get(target)
+            await task
+            assert exchange.status == 200
+        server.runner.release()
+        await asyncio.gather(first, second)
+        return listed["data"], explained["sequences"], unknown["error"], aborted
+
+    listed, explained, unknown, aborted = server.run(ask())
+    assert [one["sequences"][0]["status"] for one in listed] == ["running", "waiting"]
+    assert explained[0]["request_id"] == listed[1]["sequences"][0]["request_id"]
+    assert unknown["code"] == 404
+    assert aborted["not_found"] == ["nobody"]
 
 
 def test_requests_come_in_pages(server: FakeServer) -> None:
@@ -139,7 +169,7 @@ def test_requests_come_in_pages(server: FakeServer) -> None:
         pages = []
         after = ""
         for _ in range(3):
-            pages.append(await step_until_done(server, get(server, f"/v1/requests?limit=2&after={after}")))
+            pages.append(await get(server, f"/v1/requests?limit=2&after={after}"))
             after = pages[-1]["next"]
         for _, entry in server.in_flight.items():
             entry.end(None)
@@ -168,7 +198,7 @@ def test_requests_are_listed_by_status(start: Callable[..., FakeServer]) -> None
             await server.runner.until_entered()
         found = {}
         for query in ("status=running", "status=waiting", "status=waiting&limit=2"):
-            found[query] = await step_until_done(server, get(server, f"/v1/requests?{query}"))
+            found[query] = await get(server, f"/v1/requests?{query}")
         for _, entry in server.in_flight.items():
             entry.end(None)
         server.runner.release()
@@ -255,7 +285,7 @@ def test_a_sequence_can_be_aborted_by_its_own_id(server: FakeServer) -> None:
         steps = await get(server, "/v1/steps")
         own_id = steps["steps"][-1]["scheduled"][0]["id"]
         body = {"request_ids": [own_id]}
-        assert (await step_until_done(server, post(server, "/abort_requests", body)))["aborted"] == [own_id]
+        assert (await post(server, "/abort_requests", body))["aborted"] == [own_id]
         server.runner.release()
         await task
         return exchange.reply().json()

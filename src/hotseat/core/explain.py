@@ -16,6 +16,7 @@ __all__ = [
     "Explanation",
     "FinishedRequest",
     "WaitTimes",
+    "explain_arriving",
     "explain_compiling",
     "explain_finished",
     "explain_running",
@@ -130,14 +131,28 @@ def explain_waiting(
     return _explanation(request, reason, num_ahead, needs_blocks, blocks_free, num_free_seats, times.spent(wait, now))
 
 
+def explain_arriving(request: Request, now: float, stats: SchedulerStats) -> Explanation:
+    """Explain a request that came while a step is computed; it enters the queue when the step ends."""
+    reason, waited_s = BlockReason.NEXT_STEP.value, now - request.arrived_at
+    text = f"{reason}: it enters the queue when the present one ends"
+    return _outside_queue(request.id, text, {reason: waited_s}, stats, request.num_prompt_tokens)
+
+
 def explain_compiling(request_id: RequestId, waited_s: float, stats: SchedulerStats) -> Explanation:
     """Explain a request whose grammar is being compiled; it is not in the queue yet."""
+    reason = BlockReason.GRAMMAR.value
+    return _outside_queue(request_id, f"{reason}: it is being compiled", {reason: waited_s}, stats, 0)
+
+
+def _outside_queue(
+    request_id: RequestId, reason: str, waited_s: dict[str, float], stats: SchedulerStats, num_prompt_tokens: int
+) -> Explanation:
     return Explanation(
         request_id=request_id,
         status=RequestStatus.WAITING,
-        reason=f"{BlockReason.GRAMMAR.value}: it is being compiled",
+        reason=reason,
         seat=None,
-        num_prompt_tokens=0,
+        num_prompt_tokens=num_prompt_tokens,
         num_output_tokens=0,
         num_computed_tokens=0,
         num_cached_tokens=0,
@@ -145,7 +160,7 @@ def explain_compiling(request_id: RequestId, waited_s: float, stats: SchedulerSt
         needs_blocks=None,
         blocks_free=stats.blocks_free,
         num_free_seats=stats.num_seats - stats.num_running,
-        waited_s={BlockReason.GRAMMAR.value: waited_s},
+        waited_s=waited_s,
         times_passed=0,
         passed_by=(),
         num_preemptions=0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
@@ -21,12 +20,12 @@ class CommandQueue:
 
     ``send`` is refused while the queue is closed, and a lock makes sure that nothing is sent after ``close`` returned:
     a reader that takes what is left then has taken all. Aborts may always be added, from any thread, destructors and
-    signal handlers included, because ``deque.append`` and ``SimpleQueue.put`` take no Python lock.
+    signal handlers included, because ``dict.setdefault`` and ``SimpleQueue.put`` take no Python lock.
     """
 
     def __init__(self, closed_because: str) -> None:
         self._commands: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes
-        self._aborts: deque[tuple[RequestId, FinishReason]] = deque()
+        self._aborts: dict[RequestId, FinishReason] = {}  # in order; the first reason stays
         self._lock = threading.Lock()
         self._closed_because: str | None = closed_because
 
@@ -72,8 +71,12 @@ class CommandQueue:
 
     def abort(self, request_id: RequestId, reason: FinishReason) -> None:
         """Ask for the end of a request."""
-        self._aborts.append((request_id, reason))
+        self._aborts.setdefault(request_id, reason)
         self._commands.put(None)
+
+    def is_aborted(self, request_id: RequestId) -> bool:
+        """Tell whether an end was asked for and not yet taken."""
+        return request_id in self._aborts
 
     def take_commands(self, *, wait_s: float | None = 0.0) -> Iterator[Command]:
         """Yield what is queued now, in order; when there is nothing, wait up to ``wait_s`` (``None``: for ever)."""
@@ -90,9 +93,9 @@ class CommandQueue:
 
     def take_aborts(self) -> Iterator[tuple[RequestId, FinishReason]]:
         """Yield the ends asked for until now."""
-        for _ in range(len(self._aborts)):
-            yield self._aborts.popleft()
+        for request_id in list(self._aborts):  # one operation of the interpreter: no abort comes between
+            yield request_id, self._aborts.pop(request_id)
 
     def put_back(self, request_id: RequestId, reason: FinishReason) -> None:
         """Keep an abort for later, without waking the reader."""
-        self._aborts.append((request_id, reason))
+        self._aborts.setdefault(request_id, reason)

@@ -3,6 +3,7 @@
 Theory of operation. One thread owns scheduler, runner and step loop; all others send it something.
 
     commands   a queue of calls, applied between two steps, in order; the idle thread sleeps on it
+    questions  reads of the state, answered at once: the state does not change while a step is computed (``StateLock``)
     aborts     ends of requests; applied between two steps, and also when a step was computed but its result not yet
                taken, so that an abort wins over the result of the running step
     outputs    news for the event loops: collected during a step, handed over in one ``call_soon_threadsafe``
@@ -19,19 +20,21 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from hotseat.core.batch import RequestUpdate, Runner
+from hotseat.core.batch import Batch, RequestUpdate, Runner, StepOutput
 from hotseat.core.events import SchedulerStats, StepRecord
-from hotseat.core.explain import Explanation, FinishedRequest
+from hotseat.core.explain import Explanation, FinishedRequest, explain_arriving
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.core.scheduler import Scheduler
-from hotseat.engine.commands import CommandQueue
+from hotseat.engine.commands import Command, CommandQueue
 from hotseat.engine.health import Health, Watchdog
 from hotseat.engine.outputs import OutputQueue
 from hotseat.engine.ports import Clock, EventSink, MonotonicClock
 from hotseat.engine.records import FinishedRing, StepRing
+from hotseat.engine.state_lock import StateLock
 from hotseat.engine.step_loop import StepLoop
 from hotseat.engine.stream import RequestQueue, UpdateStream
 from hotseat.errors import HotseatError
@@ -44,6 +47,19 @@ T = TypeVar("T")
 NUM_FINISHED = 256  # sequences that can be asked about after their end
 # At most so long until the next look after a step that could do nothing: a batching mode waits for more requests.
 MAX_IDLE_WAIT_S = 1.0
+
+
+class _OpenRunner:
+    """A runner during whose steps the state, which does not change then, can be read."""
+
+    def __init__(self, runner: Runner, state: StateLock) -> None:
+        self._runner = runner
+        self._state = state
+        self.close = runner.close
+
+    def execute(self, batch: Batch) -> StepOutput:
+        with self._state.released():
+            return self._runner.execute(batch)
 
 
 class Engine:
@@ -72,14 +88,16 @@ class Engine:
         self._watchdog = Watchdog(self.clock, stall_timeout_s)
         self._commands = CommandQueue(closed_because="the engine was not started")
         self._outputs = OutputQueue(on_lost=self.abort)
+        self._state = StateLock()
         self._loop = StepLoop(
             scheduler,
-            runner,
+            _OpenRunner(runner, self._state),
             clock=self.clock,
             sinks=[self._records, self._finished, *sinks],
             before_update=self._apply_known_aborts,
         )
         self._queues: dict[RequestId, RequestQueue] = {}  # of the accepted requests that have not ended
+        self._arriving: dict[RequestId, Request] = {}  # submitted, not yet accepted or refused
         self._stop_at: float | None = None
         self._is_broken = False
         self._thread = threading.Thread(target=self._run, name="hotseat-engine", daemon=True)
@@ -112,12 +130,16 @@ class Engine:
         loop = asyncio.get_running_loop()
         queue = RequestQueue((request.id for request in requests), loop)
         accepted: asyncio.Future[None] = loop.create_future()
-        self._commands.send(partial(self._accept, requests, queue, accepted))
+        self._arriving.update((request.id, request) for request in requests)
         try:
+            self._commands.send(partial(self._accept, requests, queue, accepted))
             await accepted
         except asyncio.CancelledError:
             self._commands.send_always(partial(self._abort_all, queue.close()))
             raise
+        finally:
+            for request in requests:
+                self._arriving.pop(request.id, None)
         return UpdateStream(queue, self.abort)
 
     def abort(self, request_id: RequestId) -> None:
@@ -129,8 +151,15 @@ class Engine:
         self._commands.abort(request_id, reason)
 
     async def explain(self, request_id: RequestId) -> Explanation | None:
-        """Return the state of a request and what it waits for; ``None`` when it is unknown or has ended."""
-        return await self._ask(lambda: self._scheduler.explain(request_id, self.clock.now()))
+        """Return the state of a request and what it waits for, at once, also while a step is computed.
+
+        ``None`` when it is unknown or has ended.
+        """
+        return await self._state.ask(partial(self._explain, request_id))
+
+    def is_known(self, request_id: RequestId) -> bool:
+        """Tell whether a request was submitted and has not ended."""
+        return request_id in self._queues or request_id in self._arriving
 
     def finished(self, request_id: RequestId) -> FinishedRequest | None:
         """Return the history of a request; ``None`` when it has not ended, or is not among the last that did."""
@@ -139,10 +168,6 @@ class Engine:
     def finished_ids(self) -> list[RequestId]:
         """Return the ids of the requests that ended last, oldest first."""
         return self._finished.ids()
-
-    async def settle(self) -> None:
-        """Return when all aborts that were sent before have been applied: at the end of the step at the latest."""
-        await self._ask(lambda: None)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached content; false when blocks are still in use by running requests."""
@@ -168,7 +193,18 @@ class Engine:
         self._commands.send(partial(self._answer, question, answer))
         return await answer
 
-    # From here on: in the engine thread.
+    def _explain(self, request_id: RequestId) -> Explanation | None:
+        """Read the state, which the caller has locked."""
+        now = self.clock.now()
+        explanation = self._scheduler.explain(request_id, now)
+        if explanation is None:
+            request = self._arriving.get(request_id)
+            return None if request is None else explain_arriving(request, now, self._stats)
+        if self._commands.is_aborted(request_id):
+            return replace(explanation, reason="ends: aborted; seat and blocks are free when the present step ends")
+        return explanation
+
+    # From here on: in the engine thread, and but for ``_run`` and ``_run_once`` with the state locked.
 
     def _run(self) -> None:
         """Work until told to stop or broken; on return every request has ended and the runner is closed."""
@@ -177,8 +213,10 @@ class Engine:
             try:
                 goes_on = self._run_once()
             except Exception as error:
-                self._recover(error)
-        self._drain()
+                with self._state:
+                    self._recover(error)
+        with self._state:
+            self._drain()
 
     def _run_once(self) -> bool:
         """Apply what was sent and run one step; sleeps when there is nothing to do. False when it is time to go."""
@@ -186,13 +224,26 @@ class Engine:
         if not has_work or not self._commands.is_empty:
             # Told to stop after this look, it is woken: stop() sets the time before it closes the queue, which wakes.
             is_idle = not has_work and self._stop_at is None
-            self._apply_commands(wait_s=None if is_idle else 0.0)
+            commands = list(self._commands.take_commands(wait_s=None if is_idle else 0.0))
+            with self._state:
+                self._apply(commands)
             has_work = self._loop.has_work
         if self._stop_at is not None and (not has_work or self.clock.now() >= self._stop_at):
             return False
         if has_work:
-            self._step()
+            with self._state:
+                self._step()
+            if self._loop.has_work and not self._loop.has_progressed:
+                self._wait_for_event()
         return True
+
+    def _wait_for_event(self) -> None:
+        """Sleep after a step that could do nothing, until time or a command changes something."""
+        next_event_at = self._scheduler.next_event_at()
+        wait_s = MAX_IDLE_WAIT_S if next_event_at is None else next_event_at - self.clock.now()
+        commands = list(self._commands.take_commands(wait_s=min(max(wait_s, 0.0), MAX_IDLE_WAIT_S)))
+        with self._state:
+            self._apply(commands)
 
     def _step(self) -> None:
         updates = self._loop.step()
@@ -200,10 +251,6 @@ class Engine:
         can_progress = has_work and not self._scheduler.is_gathering
         self._watchdog.note_step(self._loop.failure, has_progressed=has_progressed, has_work=can_progress)
         self._publish(updates)
-        if has_work and not has_progressed:
-            next_event_at = self._scheduler.next_event_at()
-            wait_s = MAX_IDLE_WAIT_S if next_event_at is None else next_event_at - self.clock.now()
-            self._apply_commands(wait_s=min(max(wait_s, 0.0), MAX_IDLE_WAIT_S))
 
     def _recover(self, error: Exception) -> None:
         """Answer every client after a bug; go on if it came with a request and the scheduler, now empty, is sound."""
@@ -230,8 +277,9 @@ class Engine:
                 del self._queues[update.request_id]
         self._outputs.flush()
 
-    def _apply_commands(self, *, wait_s: float | None) -> None:
-        for command in self._commands.take_commands(wait_s=wait_s):
+    def _apply(self, commands: Sequence[Command]) -> None:
+        """Carry out ``commands`` and the aborts that were sent."""
+        for command in commands:
             command()
         updates = [self._loop.finish(request_id, reason) for request_id, reason in self._commands.take_aborts()]
         self._publish([update for update in updates if update is not None])
@@ -292,7 +340,7 @@ class Engine:
                 self._loop.step()  # passes the news of the aborts on to runner and sinks
         except Exception as error:
             self._recover(error)
-        self._apply_commands(wait_s=0.0)  # new requests are refused, aborts find nothing
+        self._apply(list(self._commands.take_commands()))  # new requests are refused, aborts find nothing
         try:
             self._loop.close()
         except Exception:

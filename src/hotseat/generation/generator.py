@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import closing
 
 from hotseat.core.explain import Explanation, FinishedRequest
 from hotseat.core.request import Request, RequestId
@@ -28,6 +29,7 @@ class Generator:
         self._grammars = Grammars(tokenizer, limits)
         self._threads = TokenizerThreads()
         self._running: dict[str, list[RequestId]] = {}  # the engine's ids by the caller's
+        self._leaving: dict[str, list[RequestId]] = {}  # the same of those that left and have not ended, oldest first
 
     async def generate(
         self, prompts: Sequence[PromptRequest], *, request_id: str = "request"
@@ -52,17 +54,16 @@ class Generator:
         )
         everything = [request for siblings in requests for request in siblings]
         ids = [request.id for request in everything]
-        stream = await self._engine.submit(everything)
         self._running.setdefault(request_id, []).extend(ids)
         try:
-            async for updates in stream:
-                deltas = outputs.feed(updates)
-                if deltas:
-                    yield deltas
-                if not outputs.num_open:
-                    return
+            with closing(await self._engine.submit(everything)) as stream:
+                async for updates in stream:
+                    deltas = outputs.feed(updates)
+                    if deltas:
+                        yield deltas
+                    if not outputs.num_open:
+                        return
         finally:
-            stream.close()
             self._forget(request_id, set(ids))
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -75,18 +76,20 @@ class Generator:
         return await self._threads.run(len(text), lambda: self._reader.read(text, add_special_tokens))
 
     async def explain(self, request_id: str) -> list[Explanation | FinishedRequest]:
-        """Return the states of the sequences of ``request_id``, or the histories of those that ended lately."""
+        """Return the states of the sequences of ``request_id``, or the histories of those that ended lately.
+
+        Answers at once, also while a step is computed.
+        """
         compiling = self._grammars.explain(request_id, self._engine.clock.now(), self._engine.stats())
-        ids = self._running.get(request_id) or self._finished(request_id)
-        if not ids and not compiling:
-            await self._engine.settle()  # during this step it may have been sent to the engine, or aborted
-            ids = self._running.get(request_id) or self._finished(request_id)
+        ids = self._running.get(request_id)
+        if not ids:
+            ids = sorted({*self._finished(request_id), *self._leaving.get(request_id, ())}, key=_position)
         explanations = await asyncio.gather(*(self._explain(own_id) for own_id in ids))
         return [explanation for explanation in (*explanations, *compiling) if explanation is not None]
 
     def _finished(self, request_id: str) -> list[RequestId]:
-        """Return the ids of its sequences among the last that ended, in their order."""
-        return sorted((own_id for own_id in self._engine.finished_ids() if _is_of(own_id, request_id)), key=_position)
+        """Return the ids of its sequences among the last that ended."""
+        return [own_id for own_id in self._engine.finished_ids() if _is_of(own_id, request_id)]
 
     async def _explain(self, own_id: RequestId) -> Explanation | FinishedRequest | None:
         return self._engine.finished(own_id) or await self._engine.explain(own_id) or self._engine.finished(own_id)
@@ -106,11 +109,22 @@ class Generator:
         ]
 
     def _forget(self, request_id: str, ids: set[RequestId]) -> None:
+        self._note_leaving(request_id, [own_id for own_id in ids if self._engine.is_known(own_id)])
         left = [own_id for own_id in self._running[request_id] if own_id not in ids]
         if left:
             self._running[request_id] = left
         else:
             del self._running[request_id]
+
+    def _note_leaving(self, request_id: str, ids: list[RequestId]) -> None:
+        """Remember sequences that end with the present step, and forget those that have ended with an earlier one."""
+        while self._leaving:
+            oldest = next(iter(self._leaving))
+            if any(map(self._engine.is_known, self._leaving[oldest])):
+                break
+            del self._leaving[oldest]
+        if ids:
+            self._leaving.setdefault(request_id, []).extend(ids)
 
 
 def _position(own_id: RequestId) -> tuple[int, int]:

@@ -65,8 +65,8 @@ async def requests(
     size = limit if status is None else max(limit, MIN_SEARCHED)
     while begin < len(entries) and len(data) < limit:
         page = entries[begin : begin + size]
-        # Asked all at once: the engine answers between two steps.
-        states = await asyncio.gather(*(context.services.generator.explain(id_) for id_, _ in page))
+        states = [await context.services.generator.explain(id_) for id_, _ in page]
+        await asyncio.sleep(0)  # an answer may come without a pause: let others in between two pages
         for (id_, entry), sequences in zip(page, states, strict=True):
             begin += 1
             if status is None or any(one.status.value == status for one in sequences):
@@ -170,7 +170,7 @@ async def _abort(context: ServerContext, caller: Caller, request_id: str) -> boo
     if not _may_see_sequence(context, caller, request_id):
         return False
     engine = context.services.engine
-    is_known = await engine.explain(RequestId(request_id)) is not None
+    is_known = engine.is_known(RequestId(request_id))
     if is_known:
         engine.abort(RequestId(request_id))
     return is_known
