@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hotseat.server.anthropic_schema import MessagesRequest
 from hotseat.server.schema import ChatCompletionRequest, CompletionRequest
 from server.fakes import FakeServer, chat, completion
 
@@ -37,6 +38,7 @@ def one_server() -> Iterator[FakeServer]:
     server.close()
 
 
+MESSAGE = {"model": "fake", "messages": [{"role": "user", "content": "Say something"}], "max_tokens": 8}
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -52,10 +54,26 @@ def test_any_chat_gets_an_answer_and_the_next_one_too(one_server: FakeServer, bo
     check(one_server, "/v1/chat/completions", body)
 
 
+@settings(SETTINGS, max_examples=60)
+@given(body=bodies(MESSAGE, list(MessagesRequest.model_fields)))
+def test_any_message_gets_an_answer_and_the_next_one_too(one_server: FakeServer, body: dict[str, Any]) -> None:
+    reply = one_server.post("/v1/messages", body)
+    assert reply.status in (200, 400, 404), (reply.status, reply.body, body)
+    assert reply.status == 200 or reply.error["message"]
+    assert one_server.post("/v1/completions", completion()).json()["choices"][0]["text"] == one_server.text(8)
+
+
 @SETTINGS
 @given(body=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_get_an_answer(one_server: FakeServer, body: bytes) -> None:
-    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/abort_requests"):
+    for path in (
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/messages",
+        "/tokenize",
+        "/detokenize",
+        "/abort_requests",
+    ):
         reply = one_server.post(path, body)
         assert reply.status < 500, reply.body
         assert reply.status == 200 or reply.error["message"]

@@ -10,22 +10,18 @@ from hotseat.server.errors import ApiError
 from hotseat.server.logprobs import TextOffsets, TokenNames
 from hotseat.server.metadata import ResponseMetadata, UsageCounter
 from hotseat.server.version import fingerprint
+from hotseat.server.writers import StreamWriter
 from hotseat.text import Tokenizer
 
-__all__ = ["DONE", "ChunkWriter", "error_event"]
+__all__ = ["DONE", "ChunkWriter"]
 
 DONE = b"data: [DONE]\n\n"
 
 _encode = msgspec.json.Encoder().encode
 
 
-def error_event(error: ApiError) -> bytes:
-    """Return the end of a stream that failed after its headers were sent."""
-    return b"data: " + error.body() + b"\n\n" + DONE
-
-
-class ChunkWriter:
-    """Turn batches of deltas into the bytes of one write each."""
+class ChunkWriter(StreamWriter):
+    """Turn batches of deltas into chunks of completions, the bytes of one write each."""
 
     def __init__(self, metadata: ResponseMetadata, tokenizer: Tokenizer) -> None:
         self.counter = UsageCounter(metadata)
@@ -99,6 +95,10 @@ class ChunkWriter:
             events += (b',"logprobs":null,"finish_reason":"abort"}]', self._no_usage, b"}\n\n")
         self.counter.unfinished.clear()
         return b"".join([*events, *self._ending()])
+
+    def write_error(self, error: ApiError) -> bytes:
+        """Return an event with the error, and the end."""
+        return b"data: " + error.body() + b"\n\n" + DONE
 
     def _ending(self) -> list[bytes]:
         if not self._metadata.include_usage:

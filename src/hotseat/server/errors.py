@@ -1,4 +1,4 @@
-"""Say every failure in OpenAI's shape: one function maps our exceptions to HTTP, one writes the body."""
+"""Say every failure in the API's shape: one function maps our exceptions to HTTP, one writes the body."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from hotseat.errors import EngineStoppedError, HotseatError, InvalidRequestError, QueueFullError
 
-__all__ = ["ApiError", "as_api_error", "error_response", "handle_error", "validation_error"]
+__all__ = [
+    "ANTHROPIC_PATH",
+    "ApiError",
+    "as_api_error",
+    "error_response",
+    "handle_error",
+    "path_of",
+    "validation_error",
+]
 
 RETRY_AFTER_S = 1
 MAX_SHOWN_ERRORS = 10
@@ -36,6 +45,15 @@ _TYPES = {
     503: "ServiceUnavailableError",
     504: "TimeoutError",
 }
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 @dataclass(eq=False)
@@ -54,12 +72,20 @@ class ApiError(Exception):
     def __post_init__(self) -> None:
         super().__init__(self.message)
 
-    def body(self) -> bytes:
-        """Return the JSON object that OpenAI's clients understand."""
+    def body(self, path: str = "") -> bytes:
+        """Return the JSON object that the clients of the API at ``path`` understand: OpenAI's, or Anthropic's."""
+        if path.startswith(ANTHROPIC_PATH):
+            return self._anthropic_body()
         kind = _TYPES.get(self.status, "BadRequestError" if self.status < 500 else "InternalServerError")
         code = self.status if self.code is None else self.code
         error = {"message": self.message, "type": kind, "param": self.param, "code": code}
         return msgspec.json.encode({"error": error})
+
+    def _anthropic_body(self) -> bytes:
+        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        if self.status == HTTPStatus.SERVICE_UNAVAILABLE and not self.retry:
+            kind = "api_error"
+        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": self.message}})
 
     def headers(self) -> dict[str, str]:
         """Return what tells clients whether and when to try again."""
@@ -92,14 +118,19 @@ def as_api_error(error: BaseException) -> ApiError:
             return ApiError(500, "The server failed while it handled this request; its log has the details.")
 
 
-def error_response(error: ApiError) -> Response:
-    """Return ``error`` as an HTTP response."""
-    return Response(error.body(), error.status, error.headers(), "application/json")
+def error_response(error: ApiError, path: str) -> Response:
+    """Return ``error`` as the HTTP response to a request for ``path``."""
+    return Response(error.body(path), error.status, error.headers(), "application/json")
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path below the root at which the application is mounted."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
     """Answer a request whose handler raised ``error`` before a response began."""
-    response = error_response(as_api_error(error))
+    response = error_response(as_api_error(error), path_of(request.scope))
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response

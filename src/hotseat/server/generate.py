@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -19,9 +20,11 @@ from hotseat.formats import OutputParser
 from hotseat.generation import PromptRequest
 from hotseat.server.body import read_json
 from hotseat.server.calls import ChatForm, chat_form
+from hotseat.server.chunks import ChunkWriter
 from hotseat.server.errors import ApiError
 from hotseat.server.metadata import ResponseMetadata
 from hotseat.server.respond import GenerationResponse
+from hotseat.server.result import ResultWriter
 from hotseat.server.sampling import chat_sampling, completion_sampling
 from hotseat.server.schema import (
     MAX_PROMPTS,
@@ -33,8 +36,9 @@ from hotseat.server.schema import (
 from hotseat.server.services import ServerServices
 from hotseat.server.state import ServerContext, context_of, request_context_of
 from hotseat.server.unsupported import refuse_unsupported
+from hotseat.server.writers import StreamWriter, WholeWriter
 
-__all__ = ["chat_prompt", "check_model", "router"]
+__all__ = ["answer_chat", "chat_prompt", "chat_tokens", "check_model", "router"]
 
 MAX_CHOICES = 4096
 MAX_NAMES = 20  # of models that an error lists
@@ -52,7 +56,7 @@ async def create_completion(request: Request) -> Response:
     params = completion_sampling(body, context.services.sampling_defaults)
     prompts = _prompts(body)
     metadata = _metadata(body, context, "cmpl-", prompts, params)
-    return _respond(request, body, metadata, prompts, params)
+    return _respond(request, body, metadata, _openai_writer(request, body, metadata), prompts, params)
 
 
 @router.post("/v1/chat/completions", tags=["OpenAI"])
@@ -60,18 +64,39 @@ async def create_chat_completion(request: Request) -> Response:
     """Answer the last message of a chat."""
     context = context_of(request)
     body = await read_json(request, ChatCompletionRequest, context.config.max_request_bytes)
+    return await answer_chat(request, body, "chatcmpl-", partial(_openai_writer, request, body))
+
+
+async def answer_chat(
+    request: Request,
+    body: ChatCompletionRequest,
+    id_prefix: str,
+    make_writer: Callable[[ResponseMetadata], StreamWriter | WholeWriter],
+) -> Response:
+    """Return the response to a chat of any API; ``make_writer`` gives it that API's shape.
+
+    Raises:
+        ApiError: there is no such model.
+        InvalidRequestError: a field cannot be honoured, or the model's template does not take the chat.
+    """
+    context = context_of(request)
     _check(body, context)
     template = context.services.chat_template
     form = chat_form(body, template.source if template else "")
     params = form.constrained(chat_sampling(body, context.services.sampling_defaults))
     prompt = await chat_prompt(body, context, form)
     metadata = replace(
-        _metadata(body, context, "chatcmpl-", [prompt], params),
+        _metadata(body, context, id_prefix, [prompt], params),
         is_parsed=form.is_parsed,
         shows_reasoning=body.include_reasoning is not False,
         has_named_tool=form.has_named_tool,
     )
-    return _respond(request, body, metadata, [prompt], params, form.parser(prompt, params))
+    return _respond(request, body, metadata, make_writer(metadata), [prompt], params, form.parser(prompt, params))
+
+
+def _openai_writer(request: Request, body: GenerationRequest, metadata: ResponseMetadata) -> StreamWriter | WholeWriter:
+    tokenizer = context_of(request).services.tokenizer
+    return ChunkWriter(metadata, tokenizer) if body.stream else ResultWriter(metadata, tokenizer)
 
 
 def check_model(name: str | None, context: ServerContext) -> str:
@@ -122,6 +147,19 @@ async def chat_prompt(
         return template.render(messages, **options)
 
     return await asyncio.to_thread(render)
+
+
+async def chat_tokens(body: ChatCompletionRequest, context: ServerContext) -> list[int]:
+    """Return the token ids of the prompt that a chat becomes, tools included.
+
+    Raises:
+        ApiError: there is no such model.
+        InvalidRequestError: a field cannot be honoured, or the model's template does not take the chat.
+    """
+    _check(body, context)
+    template = context.services.chat_template
+    prompt = await chat_prompt(body, context, chat_form(body, template.source if template else ""))
+    return await context.services.generator.tokenize(prompt, add_special_tokens=bool(body.add_special_tokens))
 
 
 def _check(body: GenerationRequest, context: ServerContext) -> None:
@@ -220,6 +258,7 @@ def _respond(
     request: Request,
     body: GenerationRequest,
     metadata: ResponseMetadata,
+    writer: StreamWriter | WholeWriter,
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
     make_parser: Callable[[], OutputParser] | None = None,
@@ -249,8 +288,8 @@ def _respond(
     ]
     return GenerationResponse(
         metadata,
+        writer,
         lambda: context.services.generator.generate(prompt_requests, request_id=metadata.id),
         context=context,
         request_context=request_context,
-        stream=bool(body.stream),
     )

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotseat.server.auth import Caller
 from hotseat.server.body import too_large
-from hotseat.server.errors import ApiError, as_api_error, error_response
+from hotseat.server.errors import ApiError, as_api_error, error_response, path_of
 from hotseat.server.hosts import AllowedHosts, is_loopback
 from hotseat.server.state import RequestContext, ServerContext
 
@@ -48,7 +48,7 @@ class RequestMiddleware:
         try:
             refusal = self._refusal(scope, exchange)
             if refusal is not None:
-                await error_response(refusal)(scope, receive, exchange.send)
+                await error_response(refusal, exchange.path)(scope, receive, exchange.send)
             else:
                 await self._app(scope, receive, exchange.send)
         except ClientDisconnect:
@@ -56,7 +56,7 @@ class RequestMiddleware:
         except Exception as error:
             _logger.exception("%s %s failed", scope["method"], scope["path"])
             if not exchange.status:
-                await error_response(as_api_error(error))(scope, receive, exchange.send)
+                await error_response(as_api_error(error), exchange.path)(scope, receive, exchange.send)
         finally:
             if not self._context.config.disable_access_log:
                 exchange.log()
@@ -98,7 +98,7 @@ class _Exchange:
         self.request_context = RequestContext(client_id.decode() if has_own_id else uuid.uuid4().hex, has_own_id)
         self.status = 0
         scope["hotseat.request_context"] = self.request_context
-        self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        self.path = path_of(scope)
         self._method = scope["method"]
         self._send = send
         self._began_at = time.monotonic()

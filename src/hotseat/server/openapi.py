@@ -9,6 +9,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from hotseat.server.anthropic_schema import CountTokensRequest, MessagesRequest
+from hotseat.server.errors import ANTHROPIC_PATH
 from hotseat.server.schema import (
     AbortRequest,
     ChatCompletionRequest,
@@ -23,6 +25,8 @@ __all__ = ["describe"]
 _BODIES: dict[str, type[JsonBody]] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": CountTokensRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
     "/abort_requests": AbortRequest,
@@ -32,6 +36,7 @@ _WITH_BODY = (404, 413)  # 404: no such model
 _STATUSES: dict[str, tuple[int, ...]] = {
     "/v1/completions": (504,),
     "/v1/chat/completions": (504,),
+    "/v1/messages": (504,),
     "/v1/models/{name}": (404,),
     "/v1/requests/{request_id}/explain": (404,),
     "/reset_prefix_cache": (409,),
@@ -52,6 +57,18 @@ _ERROR = {
         }
     },
 }
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+    },
+}
 _PROBES = ("/health", "/ready")  # their 503 has a body of its own
 
 
@@ -68,6 +85,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own errors, which no endpoint gives
         schemas.pop(name, None)
     schemas["Error"] = _ERROR
+    schemas["AnthropicError"] = _ANTHROPIC_ERROR
     for path, operations in description["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)
@@ -87,8 +105,9 @@ def _add_schema(schemas: dict[str, Any], model: type[JsonBody]) -> dict[str, str
 
 
 def _add_errors(responses: dict[str, Any], statuses: Iterable[int], path: str) -> None:
+    name = "AnthropicError" if path.startswith(ANTHROPIC_PATH) else "Error"
     for status in sorted(set(statuses)):
-        schema = {} if path in _PROBES else {"$ref": "#/components/schemas/Error"}
+        schema = {} if path in _PROBES else {"$ref": f"#/components/schemas/{name}"}
         responses[str(status)] = {
             "description": HTTPStatus(status).phrase,
             "content": {"application/json": {"schema": schema}},

@@ -13,12 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from hotseat.errors import HotseatError
 from hotseat.generation import OutputDelta
-from hotseat.server.chunks import ChunkWriter, error_event
 from hotseat.server.errors import ApiError, as_api_error
 from hotseat.server.metadata import ResponseMetadata
-from hotseat.server.result import ResultWriter
 from hotseat.server.sse import SseWriter
 from hotseat.server.state import InFlightRequest, RequestContext, ServerContext
+from hotseat.server.writers import StreamWriter, WholeWriter
 
 __all__ = ["GenerationResponse"]
 
@@ -28,26 +27,26 @@ logger = logging.getLogger(__name__)
 class GenerationResponse(Response):
     """An ASGI response that generates while it is sent.
 
-    ``generate`` begins the generation when the response is called. A stream's headers go out with its first token, so
-    that a request that is refused gets a true HTTP status, or with the first keep-alive comment.
+    ``writer`` decides its shape, and whether it is streamed. ``generate`` begins the generation when the response is
+    called. A stream's headers go out with its first token, so that a request that is refused gets a true HTTP status,
+    or with the first keep-alive comment.
     """
 
     def __init__(
         self,
         metadata: ResponseMetadata,
+        writer: StreamWriter | WholeWriter,
         generate: Callable[[], AsyncGenerator[list[OutputDelta]]],
         *,
         context: ServerContext,
         request_context: RequestContext,
-        stream: bool,
     ) -> None:
         super().__init__()
         self._metadata = metadata
         self._begin = generate
         self._context = context
         self._request_context = request_context
-        tokenizer = context.services.tokenizer
-        self._writer = ChunkWriter(metadata, tokenizer) if stream else ResultWriter(metadata, tokenizer)
+        self._writer = writer
         self._work: asyncio.Task[None] | None = None
         self._ended_by: list[ApiError | None] = []  # set from outside: an error, or None for an abort
         self._began_at = time.monotonic()
@@ -90,7 +89,7 @@ class GenerationResponse(Response):
         writer = self._writer
         batches = self._begin()
         try:
-            if isinstance(writer, ChunkWriter):
+            if isinstance(writer, StreamWriter):
                 await self._stream(writer, batches, sse)
             else:
                 async for batch in batches:
@@ -102,8 +101,8 @@ class GenerationResponse(Response):
         finally:
             await batches.aclose()
 
-    async def _stream(self, writer: ChunkWriter, batches: AsyncIterator[list[OutputDelta]], sse: SseWriter) -> None:
-        keep_alive = asyncio.create_task(sse.keep_alive())
+    async def _stream(self, writer: StreamWriter, batches: AsyncIterator[list[OutputDelta]], sse: SseWriter) -> None:
+        keep_alive = asyncio.create_task(sse.keep_alive(writer.keep_alive))
         try:
             async for batch in batches:
                 self._note_first_token()
@@ -122,7 +121,8 @@ class GenerationResponse(Response):
         if not isinstance(error, ApiError | HotseatError):
             logger.error("the stream of %s failed", self._metadata.id, exc_info=error)
         self._sum_up(f"failed: {error}")
-        await sse.send_events(error_event(as_api_error(error)), more=False)
+        assert isinstance(self._writer, StreamWriter), "what was sent whole cannot fail"
+        await sse.send_events(self._writer.write_error(as_api_error(error)), more=False)
 
     async def _finish_early(self, sse: SseWriter, error: ApiError | None) -> None:
         self._sum_up(f"ended: {error}" if error else "aborted on request")
@@ -130,10 +130,11 @@ class GenerationResponse(Response):
             return
         if error is not None and not sse.has_begun:
             raise error
-        if not isinstance(self._writer, ChunkWriter):
+        if not isinstance(self._writer, StreamWriter):
             await sse.send_json(self._writer.write())
         else:
-            await sse.send_events(error_event(error) if error else self._writer.write_abort(), more=False)
+            ending = self._writer.write_error(error) if error else self._writer.write_abort()
+            await sse.send_events(ending, more=False)
 
     def _note_first_token(self) -> None:
         if self._first_at is None:

@@ -14,6 +14,7 @@ from hotseat.server.calls import parsed_message
 from hotseat.server.logprobs import TextOffsets, TokenNames
 from hotseat.server.metadata import ResponseMetadata, UsageCounter
 from hotseat.server.version import fingerprint
+from hotseat.server.writers import WholeWriter
 from hotseat.text import Tokenizer
 
 __all__ = ["ResultWriter"]
@@ -30,7 +31,7 @@ class _Choice:
     stop_reason: str | int | None = None
 
 
-class ResultWriter:
+class ResultWriter(WholeWriter):
     """Gather the deltas of all choices; ``write`` gives the response's body."""
 
     def __init__(self, metadata: ResponseMetadata, tokenizer: Tokenizer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from starlette.types import Send
 
@@ -20,8 +21,8 @@ _SSE_HEADERS = [
 class SseWriter:
     """The sending half of an exchange: a stream of events or one JSON body.
 
-    While a stream is silent for ``keep_alive_interval_s`` (0 is never), ``keep_alive`` sends a comment, so that no
-    proxy takes it for dead.
+    While a stream is silent for ``keep_alive_interval_s`` (0 is never), ``keep_alive`` sends a comment or a ping, so
+    that no proxy takes it for dead.
     """
 
     def __init__(self, send: Send, keep_alive_interval_s: float) -> None:
@@ -54,11 +55,11 @@ class SseWriter:
             self.is_complete = True
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def keep_alive(self) -> None:
+    async def keep_alive(self, sign_of_life: Callable[[], bytes]) -> None:
         """Watch a stream until cancelled."""
         while self._keep_alive_interval_s > 0 and not self.is_complete:
             silent_s = time.monotonic() - self._last_sent_at
             if silent_s >= self._keep_alive_interval_s:
-                await self.send_events(KEEP_ALIVE, more=True)
+                await self.send_events(sign_of_life(), more=True)
             else:
                 await asyncio.sleep(self._keep_alive_interval_s - silent_s)

@@ -1,0 +1,56 @@
+"""Base classes of what turns deltas into the bytes of an API: one streams, one collects."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from hotseat.generation import OutputDelta
+from hotseat.server.errors import ApiError
+from hotseat.server.metadata import UsageCounter
+from hotseat.server.sse import KEEP_ALIVE
+
+__all__ = ["StreamWriter", "WholeWriter"]
+
+
+class StreamWriter(ABC):
+    """Turn batches of deltas into the events of a stream."""
+
+    counter: UsageCounter
+
+    @abstractmethod
+    def write(self, batch: list[OutputDelta]) -> bytes:
+        """Return the events for what one step brought; empty when there is nothing to tell.
+
+        Raises:
+            ApiError: a choice failed; the stream must end with ``write_error``.
+        """
+
+    @abstractmethod
+    def write_abort(self) -> bytes:
+        """Return the end of a stream whose unfinished choices were aborted."""
+
+    @abstractmethod
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the end of a stream that failed after its headers were sent."""
+
+    def keep_alive(self) -> bytes:
+        """Return what is sent while there is nothing to tell."""
+        return KEEP_ALIVE
+
+
+class WholeWriter(ABC):
+    """Collect the deltas of an answer; ``write`` gives the response's body."""
+
+    counter: UsageCounter
+
+    @abstractmethod
+    def add(self, batch: list[OutputDelta]) -> None:
+        """Take what one step brought.
+
+        Raises:
+            ApiError: a choice failed, so the answer as a whole does.
+        """
+
+    @abstractmethod
+    def write(self) -> bytes:
+        """Return the body; choices that have not ended count as aborted."""
