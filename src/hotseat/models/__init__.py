@@ -6,6 +6,7 @@ Must not know: requests, batches, kernels, HTTP.
 from hotseat.models.catalog import DEFAULT_MODEL, CatalogModel, cached_path, default_cache_dir, ensure_model
 from hotseat.models.dequantize import SUPPORTED_KINDS
 from hotseat.models.families import FAMILIES
+from hotseat.models.file_bytes import LOAD_FORMATS, LoadFormat
 from hotseat.models.inspection import Inspection, inspect_model
 from hotseat.models.load import load
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
@@ -16,6 +17,7 @@ from hotseat.models.weights import Weights, WeightTensor
 __all__ = [
     "DEFAULT_MODEL",
     "FAMILIES",
+    "LOAD_FORMATS",
     "MATRICES",
     "SUPPORTED_KINDS",
     "SUPPORTED_ROPE_TYPES",
@@ -24,6 +26,7 @@ __all__ = [
     "GenerationConfig",
     "Inspection",
     "LayerSpec",
+    "LoadFormat",
     "LoadedModel",
     "RopeSpec",
     "TokenizerSource",

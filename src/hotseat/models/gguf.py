@@ -1,4 +1,4 @@
-"""Read GGUF files (version 2 and 3): metadata, and tensors as views of the memory-mapped file.
+"""Read GGUF files (version 2 and 3): metadata, and tensors as views of the file.
 
 Every count, length and offset is checked against the file's size before it is believed, so that a truncated or
 hostile file ends in a ``ModelError``. Why not gguf-py: docs/decisions/002-own-gguf-reader.md.
@@ -11,7 +11,6 @@ hostile file ends in a ``ModelError``. Why not gguf-py: docs/decisions/002-own-g
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import numpy as np
 
 from hotseat.errors import ModelError
 from hotseat.models.dequantize import SUPPORTED_KINDS, block_layout, row_bytes
+from hotseat.models.file_bytes import FileBytes, LoadFormat, open_bytes
 from hotseat.models.weights import WeightTensor
 
 __all__ = ["GgufFile", "GgufTensor", "MetadataValue", "read_gguf"]
@@ -71,13 +71,13 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """A memory-mapped GGUF model. Number arrays in ``metadata`` are NumPy arrays, string arrays are lists."""
+    """A GGUF model. Number arrays in ``metadata`` are NumPy arrays, string arrays are lists."""
 
     path: Path  # of the first part
     version: int
     metadata: Mapping[str, MetadataValue]
     tensors: Mapping[str, GgufTensor]
-    parts: tuple[mmap.mmap, ...]
+    parts: tuple[FileBytes, ...]
 
     def weight(self, name: str) -> WeightTensor:
         """Return a tensor of a supported kind as a view of the file."""
@@ -88,13 +88,10 @@ class GgufFile:
         return WeightTensor(kind=tensor.kind, shape=tensor.shape, data=view.reshape(rows, num_bytes))
 
 
-def read_gguf(path: str | Path) -> GgufFile:
-    """Map ``path`` and read its metadata and tensor table; raises ``ModelError`` when the file is not sound."""
+def read_gguf(path: str | Path, load_format: LoadFormat = "auto") -> GgufFile:
+    """Open ``path`` and read its metadata and tensor table; raises ``ModelError`` when the file is not sound."""
     path = Path(path)
-    with path.open("rb") as file:
-        if (size := path.stat().st_size) < 24:
-            raise ModelError(f"{path}: {size} bytes are too few for a GGUF file")
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = open_bytes(path, load_format, least=24, what="GGUF")
     cursor = _Cursor(path, data)
     version, num_tensors, num_pairs = _read_header(cursor)
     metadata: dict[str, MetadataValue] = {}
@@ -115,7 +112,7 @@ def read_gguf(path: str | Path) -> GgufFile:
 class _Cursor:
     """Walk through the mapped file; whatever would leave it raises ``ModelError``."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, data: FileBytes) -> None:
         self.path = path
         self.data = data
         self.size = len(data)

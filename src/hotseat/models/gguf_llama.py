@@ -12,6 +12,7 @@ from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.binding import Names, bind, ordered
 from hotseat.models.description import describe
 from hotseat.models.families import FAMILIES, Family, family_of
+from hotseat.models.file_bytes import LoadFormat
 from hotseat.models.gguf import GgufFile, MetadataValue
 from hotseat.models.gguf_fields import GgufFields
 from hotseat.models.gguf_parts import model_name, read_gguf_model
@@ -26,9 +27,9 @@ _END_TEXTS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end_of_turn|>", "<end
 _CONTROL_TOKEN = 3
 
 
-def load_gguf(path: Path, *, name: str | None = None) -> LoadedModel:
+def load_gguf(path: Path, *, name: str | None = None, load_format: LoadFormat = "auto") -> LoadedModel:
     """Load ``path``, or all parts of which it is one; what cannot be run is refused before any tensor is read."""
-    file = read_gguf_model(path)
+    file = read_gguf_model(path, load_format)
     try:
         family = _family(file)
         names = Names(family, file.tensors, is_gguf=True)
@@ -63,6 +64,7 @@ def load_gguf(path: Path, *, name: str | None = None) -> LoadedModel:
         chat_template=template if isinstance(template, str) else None,
         generation_config=_generation_config(file.metadata, spec.vocab_size),
         path=file.path,
+        files=file.parts,
     )
 
 

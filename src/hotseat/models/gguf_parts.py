@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hotseat.errors import ModelError, ModelNotFoundError
+from hotseat.models.file_bytes import LoadFormat
 from hotseat.models.gguf import GgufFile, GgufTensor, read_gguf
 
 __all__ = ["is_later_part", "model_name", "part_names", "read_gguf_model"]
@@ -40,14 +41,14 @@ def model_name(name: str) -> str:
     return match["stem"] if match else name.removesuffix(".gguf")
 
 
-def read_gguf_model(path: Path) -> GgufFile:
+def read_gguf_model(path: Path, load_format: LoadFormat = "auto") -> GgufFile:
     """Read the GGUF model whose file, or one of whose parts, is ``path``.
 
     Raises:
         ModelNotFoundError: a part is missing.
         ModelError: a file is not sound, or the parts do not belong together.
     """
-    named = read_gguf(path)
+    named = read_gguf(path, load_format)
     count = named.metadata.get("split.count", 1)
     if not isinstance(count, int) or count <= 1:
         return named
@@ -60,7 +61,8 @@ def read_gguf_model(path: Path) -> GgufFile:
     if missing := [name for name in names if not path.with_name(name).is_file()]:
         shown = ", ".join(missing[:_NAMED_AT_MOST]) + (" …" if len(missing) > _NAMED_AT_MOST else "")
         raise ModelNotFoundError(f"{path}: the model has {count} parts, of which {len(missing)} are missing: {shown}")
-    return _joined([named if name == path.name else read_gguf(path.with_name(name)) for name in names])
+    files = (named if name == path.name else read_gguf(path.with_name(name), load_format) for name in names)
+    return _joined(list(files))
 
 
 def _joined(parts: list[GgufFile]) -> GgufFile:

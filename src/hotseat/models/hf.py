@@ -14,6 +14,7 @@ from hotseat.errors import ModelError, ModelNotFoundError
 from hotseat.models.binding import Names, bind, ordered
 from hotseat.models.description import describe
 from hotseat.models.families import Family
+from hotseat.models.file_bytes import LoadFormat
 from hotseat.models.gguf_choice import gguf_models
 from hotseat.models.hf_config import Config, HfFields, check_config, hf_family, text_config
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
@@ -45,12 +46,14 @@ HF_FILES = (
 )
 
 
-def load_hf_directory(directory: Path, *, name: str | None = None) -> LoadedModel:
+def load_hf_directory(
+    directory: Path, *, name: str | None = None, load_format: LoadFormat = "auto"
+) -> LoadedModel:
     """Load ``directory``; what cannot be run is refused before any tensor is read."""
     config = text_config(read_config(directory))
     try:
         check_config(config)
-        files, prefix = _without_prefix(_weight_files(directory))
+        files, prefix = _without_prefix(_weight_files(directory, load_format))
         found = {tensor: file.tensors[prefix[tensor]] for tensor, file in files.items()}
         family, architecture = hf_family(config)
         names = Names(family, found, is_gguf=False)
@@ -90,6 +93,7 @@ def load_hf_directory(directory: Path, *, name: str | None = None) -> LoadedMode
         chat_template=_chat_template(directory, tokenizer_config),
         generation_config=_generation_config(directory, config, spec.vocab_size),
         path=directory,
+        files=tuple({id(file): file.data for file in files.values()}.values()),
     )
 
 
@@ -114,30 +118,30 @@ def _read_json(path: Path, *, optional: bool = False) -> Mapping[str, Any]:
     return value
 
 
-def _weight_files(directory: Path) -> dict[str, SafetensorsFile]:
+def _weight_files(directory: Path, load_format: LoadFormat) -> dict[str, SafetensorsFile]:
     """Return tensor name → the file that holds it."""
     single = directory / "model.safetensors"
     if single.is_file():
-        file = read_safetensors(single)
+        file = read_safetensors(single, load_format)
         return dict.fromkeys(file.tensors, file)
     if not (directory / _INDEX).is_file():
         raise ModelNotFoundError(f"there is neither model.safetensors nor {_INDEX}; other weight formats are not read")
     weight_map = _read_json(directory / _INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ModelError(f"{_INDEX} has no weight_map from tensors to files")
-    shards = {name: _read_shard(directory, name) for name in sorted(set(weight_map.values()))}
+    shards = {name: _read_shard(directory, name, load_format) for name in sorted(set(weight_map.values()))}
     for tensor, shard in weight_map.items():
         if tensor not in shards[shard].tensors:
             raise ModelError(f"tensor {tensor} is not in {shard}, where {_INDEX} says it is")
     return {tensor: shards[shard] for tensor, shard in weight_map.items()}
 
 
-def _read_shard(directory: Path, name: str) -> SafetensorsFile:
+def _read_shard(directory: Path, name: str, load_format: LoadFormat) -> SafetensorsFile:
     if name != Path(name).name:
         raise ModelError(f"{_INDEX} names {name!r}, which is not a file of the same directory")
     if not (directory / name).is_file():
         raise ModelNotFoundError(f"{_INDEX} names {name}, which is missing")
-    return read_safetensors(directory / name)
+    return read_safetensors(directory / name, load_format)
 
 
 def _without_prefix(files: Mapping[str, SafetensorsFile]) -> tuple[dict[str, SafetensorsFile], dict[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hotseat.errors import ModelError, ModelNotFoundError
 from hotseat.models.catalog import DEFAULT_MODEL, default_cache_dir, ensure_model
+from hotseat.models.file_bytes import LoadFormat
 from hotseat.models.gguf_choice import gguf_models
 from hotseat.models.gguf_llama import load_gguf
 from hotseat.models.hf import load_hf_directory
@@ -27,8 +28,9 @@ def load(
     revision: str | None = None,
     token: str | None = None,
     offline: bool = False,
+    load_format: LoadFormat = "auto",
 ) -> LoadedModel:
-    """Load a model; its weights stay memory-mapped.
+    """Load a model; its weights are views of its files, which are mapped, or with ``load_format`` read as a whole.
 
     ``model`` is ``None`` (the default model, fetched once into ``cache_dir``), a GGUF file (of one in parts, any), a
     Hugging Face directory, a directory with one GGUF model, or a hub id, perhaps with the kind of its GGUF file
@@ -37,7 +39,7 @@ def load(
     """
     path, name = locate(model, cache_dir=cache_dir, revision=revision, token=token, offline=offline)
     try:
-        loaded = load_files(path, name=name)
+        loaded = load_files(path, name=name, load_format=load_format)
     except OSError as error:
         raise ModelError(f"cannot read the model {model}: {error}") from error
     if name != DEFAULT_MODEL.name:
@@ -68,13 +70,13 @@ def locate(
         raise ModelError(f"cannot read the model {model}: {error}") from error
 
 
-def load_files(path: Path, *, name: str | None = None) -> LoadedModel:
+def load_files(path: Path, *, name: str | None = None, load_format: LoadFormat = "auto") -> LoadedModel:
     """Load a local file or directory."""
     if not path.is_dir():
-        return _load_file(path, name=name)
+        return _load_file(path, name, load_format)
     if (gguf := gguf_in(path)) is not None:
-        return load_gguf(gguf, name=name or path.resolve().name)
-    return load_hf_directory(path, name=name)
+        return load_gguf(gguf, name=name or path.resolve().name, load_format=load_format)
+    return load_hf_directory(path, name=name, load_format=load_format)
 
 
 def gguf_in(directory: Path) -> Path | None:
@@ -85,11 +87,11 @@ def gguf_in(directory: Path) -> Path | None:
     return None
 
 
-def _load_file(path: Path, *, name: str | None) -> LoadedModel:
+def _load_file(path: Path, name: str | None, load_format: LoadFormat) -> LoadedModel:
     with path.open("rb") as file:
         is_gguf = file.read(4) == b"GGUF"
     if is_gguf or path.suffix == ".gguf":
-        return load_gguf(path, name=name)
+        return load_gguf(path, name=name, load_format=load_format)
     raise ModelError(f"{path} is not a GGUF file; a model is a GGUF file, a Hugging Face directory or a hub id")
 
 

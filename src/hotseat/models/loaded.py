@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from hotseat.models.file_bytes import FileBytes
 from hotseat.models.spec import DecoderSpec
 from hotseat.models.weights import Weights
 
@@ -43,7 +44,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model that is ready to be given to a runner; its weights are views of memory-mapped files."""
+    """A model that is ready to be given to a runner; its weights are mostly views of ``files``."""
 
     name: str
     spec: DecoderSpec
@@ -52,6 +53,17 @@ class LoadedModel:
     chat_template: str | None
     generation_config: GenerationConfig
     path: Path
+    files: tuple[FileBytes, ...] = ()
+
+    def without_weights(self) -> LoadedModel:
+        """Return what is left when a runner has packed the weights: nothing that holds on to the files.
+
+        Raises:
+            ModelError: a file was written to since it was opened, so that the weights may be of two models.
+        """
+        for file in self.files:
+            file.check_unchanged()
+        return replace(self, weights={}, files=())
 
 
 def token_ids(values: Iterable[object], vocab_size: int) -> tuple[int, ...]:

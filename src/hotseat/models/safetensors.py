@@ -1,4 +1,4 @@
-"""Read safetensors files: the header, and tensors as views of the memory-mapped file, BF16 included.
+"""Read safetensors files: the header, and tensors as views of the file, BF16 included.
 
 header length u64 · header: JSON { name: { dtype, shape, data_offsets: [begin, end) } } · tensor data
 """
@@ -6,7 +6,6 @@ header length u64 · header: JSON { name: { dtype, shape, data_offsets: [begin, 
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hotseat.errors import ModelError
+from hotseat.models.file_bytes import FileBytes, LoadFormat, open_bytes
 from hotseat.models.weights import WeightTensor
 
 __all__ = ["SafetensorsFile", "SafetensorsTensor", "read_safetensors"]
@@ -37,11 +37,11 @@ class SafetensorsTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetensorsFile:
-    """A memory-mapped safetensors file."""
+    """A safetensors file."""
 
     path: Path
     tensors: Mapping[str, SafetensorsTensor]
-    data: mmap.mmap
+    data: FileBytes
 
     def weight(self, name: str) -> WeightTensor:
         """Return a tensor of a supported kind as a view of the file (a copy where the file is not aligned)."""
@@ -52,13 +52,11 @@ class SafetensorsFile:
         return WeightTensor(kind=tensor.kind, shape=tensor.shape, data=view.reshape(prod(tensor.shape[:-1]), -1))
 
 
-def read_safetensors(path: str | Path) -> SafetensorsFile:
-    """Map ``path`` and read its header; raises ``ModelError`` when the file is not sound."""
+def read_safetensors(path: str | Path, load_format: LoadFormat = "auto") -> SafetensorsFile:
+    """Open ``path`` and read its header; raises ``ModelError`` when the file is not sound."""
     path = Path(path)
-    with path.open("rb") as file:
-        if (size := path.stat().st_size) < 8:
-            raise ModelError(f"{path}: {size} bytes are too few for a safetensors file")
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = open_bytes(path, load_format, least=8, what="safetensors")
+    size = len(data)
     header_bytes = int.from_bytes(data[:8], "little")
     if header_bytes > min(size - 8, _MAX_HEADER_BYTES):
         raise ModelError(f"{path}: the header claims {header_bytes} bytes, but the file has {size}")

@@ -31,7 +31,7 @@ _GROUP = 16  # positions of a KV group in the kernels' layout
 class NativeRunner:
     """Implement the ``Runner`` protocol with the native decoder.
 
-    Weights are packed once, here; the stored tensors may be released afterwards, but for the embedding.
+    Weights are packed once, here; of the stored tensors the embedding alone is read afterwards.
 
     Raises:
         ConfigError: the instruction set is not on this machine, or block_size does not suit the layout.

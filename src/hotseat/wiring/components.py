@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.policy import METHODS, Policy
@@ -19,6 +20,7 @@ from hotseat.models import (
     DEFAULT_MODEL,
     DecoderSpec,
     LoadedModel,
+    LoadFormat,
     Weights,
     default_cache_dir,
     ensure_model,
@@ -106,23 +108,38 @@ def make_components(args: EngineArgs) -> EngineComponents:
         ModelError: there is no such model, or it cannot be run.
         ConfigError: an option does not fit the model or the machine.
     """
+    memory = free_memory()  # before the weights, which are given back, come into it
     model = _load(args.model)
-    memory = free_memory()
     logger.info("memory: %s", memory)
-    scheduler_config, runner_config = args.room_configs(model.spec, memory.num_bytes)
+    weights, num_copied = _kept_weights(model, args.model)
+    scheduler_config, runner_config = args.room_configs(model.spec, memory.num_bytes - num_copied)
     tokenizer = read_tokenizer(model)
     chat_template = _chat_template(model, tokenizer, args.model)
+    runner = make_runner(args.model.runner, model.spec, weights, runner_config)
     return EngineComponents(
         args=args,
-        model=model,
+        model=model.without_weights(),
         tokenizer=tokenizer,
         chat_template=chat_template,
         turn_end_ids=turn_end_ids(tokenizer, chat_template),
         scheduler_config=scheduler_config,
         runner_config=runner_config,
         scheduler=Scheduler(scheduler_config, make_policy(scheduler_config)),
-        runner=make_runner(args.model.runner, model.spec, model.weights, runner_config),
+        runner=runner,
     )
+
+
+def _kept_weights(model: LoadedModel, chosen: ModelOptions) -> tuple[Weights, int]:
+    """Return the weights with a copy of what the runner reads while it runs, and the bytes that it takes beyond theirs.
+
+    That is the embedding; all else is packed. A file that is served from could be cut, which ends the process.
+    """
+    if chosen.load_format == "mmap":
+        return model.weights, 0
+    embedding = model.weights["token_embedding"]
+    copied = replace(embedding, data=embedding.data.copy())
+    is_counted = not model.spec.tie_word_embeddings  # as if it was packed
+    return {**model.weights, "token_embedding": copied}, 0 if is_counted else copied.data.nbytes
 
 
 def fetch(chosen: ModelOptions, *, show_progress: bool = False) -> Path:
@@ -144,6 +161,7 @@ def _load(chosen: ModelOptions) -> LoadedModel:
         revision=chosen.revision,
         token=chosen.hf_token,
         offline=chosen.offline,
+        load_format=cast(LoadFormat, chosen.load_format),
     )
 
 

@@ -12,7 +12,7 @@ from hotseat import options
 from hotseat.core.config import SchedulerConfig, default_token_budget
 from hotseat.engine import EngineConfig
 from hotseat.errors import ConfigError
-from hotseat.models import DecoderSpec, slot_shapes
+from hotseat.models import LOAD_FORMATS, DecoderSpec, slot_shapes
 from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, resolve_dtype, resolve_kv_cache_dtype
 from hotseat.wiring.memory import plan_capacity
 
@@ -31,6 +31,15 @@ class ModelOptions:
     revision: str | None = field(default=None, metadata={"help": "branch, tag or commit on the hub"})
     hf_token: str | None = field(default=None, metadata={"help": "token for the hub (default: HF_TOKEN, or the login)"})
     offline: bool = field(default=False, metadata={"help": "use what is cached and fetch nothing"})
+    load_format: str = field(
+        default="auto",
+        metadata={
+            "help": "how weights come into memory; auto: from the mapped file, of which nothing is used afterwards, "
+            "mmap: the embedding stays in the mapped file, which then must not be written to, "
+            "read: files are read as a whole, for network file systems",
+            "choices": LOAD_FORMATS,
+        },
+    )
     cache_dir: Path | None = field(default=None, metadata={"help": "where the default model is kept"})
     chat_template: str | None = field(
         default=None, metadata={"help": "Jinja file or text instead of the model's own chat template"}
@@ -56,6 +65,8 @@ class ModelOptions:
     def __post_init__(self) -> None:
         if self.generation_config not in ("auto", "vllm"):
             raise ConfigError(f"generation_config must be auto or vllm, not {self.generation_config!r}")
+        if self.load_format not in LOAD_FORMATS:
+            raise ConfigError(f"load_format must be one of {', '.join(LOAD_FORMATS)}, not {self.load_format!r}")
         if self.runner not in ("auto", "native", "reference"):
             raise ConfigError(f"runner must be auto, native or reference, not {self.runner!r}")
 
