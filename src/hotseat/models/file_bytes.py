@@ -37,7 +37,8 @@ class FileBytes(mmap.mmap):
         is_same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
         if is_same and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise ModelError(
-                f"{self.path} was written to while it was loaded (it had {before.st_size} bytes and has {now.st_size}): "
+                f"{self.path} was written to while it was loaded "
+                f"(it had {before.st_size} bytes and has {now.st_size}); "
                 "load it again, and replace model files by renaming"
             )
 

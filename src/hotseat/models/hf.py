@@ -46,9 +46,7 @@ HF_FILES = (
 )
 
 
-def load_hf_directory(
-    directory: Path, *, name: str | None = None, load_format: LoadFormat = "auto"
-) -> LoadedModel:
+def load_hf_directory(directory: Path, *, name: str | None = None, load_format: LoadFormat = "auto") -> LoadedModel:
     """Load ``directory``; what cannot be run is refused before any tensor is read."""
     config = text_config(read_config(directory))
     try:
