@@ -3,7 +3,7 @@
 #   make serve           install what serving needs, fetch the default model, serve it on 127.0.0.1:8000
 #   make test            install what the tests need as well (PyTorch and transformers are oracles there), run them
 #   make check           lint, types, import contracts, C++ format, size table
-#   make check-native    the C++ tests under sanitizers
+#   make check-native    the C++ tests under sanitizers (needs doctest: doctest-dev of Debian)
 #   make check-packages  build sdist and wheel, try them in bare environments
 #   make coverage        branches of core that its tests reach
 #   make format          what ruff and clang-format can repair
@@ -75,7 +75,7 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/python tools/clang_format.py
 
-# The C++ tests under address and undefined-behaviour sanitizers; they need no Python.
+# The C++ tests under address and undefined-behaviour sanitizers; they need doctest (Debian: doctest-dev) and no Python.
 check-native: $(TOOLS_STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -G Ninja -S . -B build/sanitized -DHOTSEAT_BUILD_PYTHON=OFF \
 		-DHOTSEAT_BUILD_TESTS=ON -DHOTSEAT_SANITIZE=address,undefined

@@ -128,26 +128,27 @@ void check_definition(const Partition<T>& partition, const Guarded<float>& query
         }
         peak = std::max(peak, scores[position]);
     }
-    CHECK(close(result.max[0], peak, 1e-4));
+    REQUIRE(close(result.max[0], peak, 1e-4));
     for (int position = 0; position < limit; ++position) sum += weights[position] = std::exp2(scores[position] - peak);
-    CHECK(close(result.sum[0], sum, (1e-4 + rounding) * sum));
+    REQUIRE(close(result.sum[0], sum, (1e-4 + rounding) * sum));
     for (int d = 0; d < partition.head_dim; ++d) {
         double value = 0.0, size = 0.0;
         for (int position = 0; position < limit; ++position) {
             value += weights[position] * partition.value(position, d);
             size += weights[position] * std::fabs(partition.value(position, d));
         }
-        CHECK(close(result.values[d], value, 1e-4 * sum + rounding * size), "dimension %d of %d: %g, not %g", d,
-              partition.head_dim, static_cast<double>(result.values[d]), value);
+        REQUIRE_MESSAGE(close(result.values[d], value, 1e-4 * sum + rounding * size),
+                        text("dimension %d of %d: %g, not %g", d, partition.head_dim,
+                             static_cast<double>(result.values[d]), value));
     }
 }
 
 void check_same_row(const Result& actual, int row, const Result& expected, int padded, const char* table, int limit) {
-    CHECK(same(actual.max[row], expected.max[0]) && same(actual.sum[row], expected.sum[0]), "%s: row %d, limit %d",
-          table, row, limit);
+    REQUIRE_MESSAGE((same(actual.max[row], expected.max[0]) && same(actual.sum[row], expected.sum[0])),
+                    text("%s: row %d, limit %d", table, row, limit));
     for (int d = 0; d < padded; ++d)
-        CHECK(same(actual.values[row * padded + d], expected.values[d]), "%s: row %d, limit %d, dimension %d", table,
-              row, limit, d);
+        REQUIRE_MESSAGE(same(actual.values[row * padded + d], expected.values[d]),
+                        text("%s: row %d, limit %d, dimension %d", table, row, limit, d));
 }
 
 // Rows together against rows alone against the scalar table against the
@@ -190,13 +191,13 @@ void check_limits(Random& random, int limit, int rows) {
     for (const KernelTable* table : tables()) {
         const Result expected = attend(*table, whole, queries, limits, 0, 1);
         check_same_row(attend(*table, broken, queries, limits, 0, rows), 0, expected, 32, table->name, limit);
-        CHECK(table->all_finite(expected.values.data(), 20), "%s, limit %d", table->name, limit);
+        REQUIRE_MESSAGE(table->all_finite(expected.values.data(), 20), text("%s, limit %d", table->name, limit));
     }
 }
 
 }  // namespace
 
-TEST(attention_agrees_over_lengths) {
+TEST_CASE("attention agrees over lengths") {
     Random random(21);
     for (int num_positions : {1, 2, 15, 16, 17, 63, 64, 65, 80, 128, 255, 256})
         for (int rows : {1, 3, 6, 8}) {
@@ -205,7 +206,7 @@ TEST(attention_agrees_over_lengths) {
         }
 }
 
-TEST(attention_agrees_over_head_sizes_and_rows) {
+TEST_CASE("attention agrees over head sizes and rows") {
     Random random(22);
     for (int head_dim : {2, 7, 8, 16, 20, 64, 80, 128, 130})
         for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 24}) {
@@ -214,7 +215,7 @@ TEST(attention_agrees_over_head_sizes_and_rows) {
         }
 }
 
-TEST(attention_leaves_alone_what_a_row_does_not_see) {
+TEST_CASE("attention leaves alone what a row does not see") {
     Random random(23);
     for (int limit : {1, 2, 15, 16, 17, 63, 64, 65, 80, 81, 91})
         for (int rows : {1, 2, 4, 8, 9}) {
@@ -223,7 +224,7 @@ TEST(attention_leaves_alone_what_a_row_does_not_see) {
         }
 }
 
-TEST(attention_fetches_a_next_partition_of_any_length) {
+TEST_CASE("attention fetches a next partition of any length") {
     Random random(28);
     const Partition<uint16_t> partition(random, 20, 100);
     const std::vector<Guarded<float>> queries = {random_floats(random, 20)};
@@ -236,19 +237,19 @@ TEST(attention_fetches_a_next_partition_of_any_length) {
     }
 }
 
-TEST(attention_by_pairs_does_not_care_how_far_apart_scores_are) {
+TEST_CASE("attention by pairs does not care how far apart scores are") {
     Random random(29);
     Partition<uint16_t> partition(random, 8, 50);
     for (Guarded<uint16_t>& keys : partition.keys)
         for (size_t i = 0; i < keys.size(); ++i) keys[i] += 10 << 7;  // times 2^10; NaN stays behind the limit
     const std::vector<Guarded<float>> queries = {random_floats(random, 8)};
     const Result scalar = attend(scalar_table(), partition, queries, {49}, 0, 1);
-    CHECK(scalar.sum[0] >= 1.0f && scalar.sum[0] < 2.0f);
+    REQUIRE((scalar.sum[0] >= 1.0f && scalar.sum[0] < 2.0f));
     for (const KernelTable* table : tables())
         check_same_row(attend(*table, partition, queries, {49}, 0, 1), 0, scalar, 16, table->name, 49);
 }
 
-TEST(attention_of_far_apart_scores_has_no_overflow) {
+TEST_CASE("attention of far apart scores has no overflow") {
     Random random(24);
     Partition<float> partition(random, 8, 50);
     for (Guarded<float>& keys : partition.keys)
@@ -256,8 +257,8 @@ TEST(attention_of_far_apart_scores_has_no_overflow) {
     const std::vector<Guarded<float>> queries = {random_floats(random, 8)};
     for (const KernelTable* table : tables()) {
         const Result result = attend(*table, partition, queries, {50}, 0, 1);
-        CHECK(result.sum[0] >= 1.0f && result.sum[0] < 2.0f, "%s", table->name);
-        CHECK(table->all_finite(result.values.data(), 8), "%s", table->name);
+        REQUIRE_MESSAGE((result.sum[0] >= 1.0f && result.sum[0] < 2.0f), text("%s", table->name));
+        REQUIRE_MESSAGE(table->all_finite(result.values.data(), 8), text("%s", table->name));
     }
 }
 
@@ -266,7 +267,7 @@ static void merge(const KernelTable& table, const AttentionState& state, float m
     table.merge_partitions(state, {&max, &sum, values.data()}, 1, n);
 }
 
-TEST(rows_merge_side_by_side_as_alone) {
+TEST_CASE("rows merge side by side as alone") {
     Random random(30);
     for (int rows : {1, 2, 15, 16, 17, 24}) {
         constexpr int kWidth = 32;
@@ -289,7 +290,7 @@ TEST(rows_merge_side_by_side_as_alone) {
     }
 }
 
-TEST(partitions_merge_as_if_they_were_one) {
+TEST_CASE("partitions merge as if they were one") {
     Random random(25);
     for (int n : {16, 32, 80, 96}) {
         const Guarded<float> first = random_floats(random, n), second = random_floats(random, n);
@@ -298,22 +299,22 @@ TEST(partitions_merge_as_if_they_were_one) {
                 Guarded<float> state(n), expected(n);
                 float peak = -kInfinity, sum = 0.0f, peak_scalar = -kInfinity, sum_scalar = 0.0f;
                 merge(*table, {&peak, &sum, state.data()}, max_a, 4.0f, first, n);
-                CHECK(peak == max_a && sum == 4.0f, "%s", table->name);
-                for (int i = 0; i < n; ++i) CHECK(state[i] == first[i], "%s", table->name);
+                REQUIRE_MESSAGE((peak == max_a && sum == 4.0f), text("%s", table->name));
+                for (int i = 0; i < n; ++i) REQUIRE_MESSAGE(state[i] == first[i], text("%s", table->name));
                 merge(*table, {&peak, &sum, state.data()}, max_b, 7.0f, second, n);
                 const double top = std::max(max_a, max_b), keep = std::exp2(max_a - top), take = std::exp2(max_b - top);
-                CHECK(peak == top && close(sum, 4.0 * keep + 7.0 * take, 1e-5), "%s", table->name);
+                REQUIRE_MESSAGE((peak == top && close(sum, 4.0 * keep + 7.0 * take, 1e-5)), text("%s", table->name));
                 for (int i = 0; i < n; ++i)
-                    CHECK(close(state[i], first[i] * keep + second[i] * take, 1e-5), "%s", table->name);
+                    REQUIRE_MESSAGE(close(state[i], first[i] * keep + second[i] * take, 1e-5), text("%s", table->name));
                 merge(scalar_table(), {&peak_scalar, &sum_scalar, expected.data()}, max_a, 4.0f, first, n);
                 merge(scalar_table(), {&peak_scalar, &sum_scalar, expected.data()}, max_b, 7.0f, second, n);
-                CHECK(same(sum, sum_scalar), "%s", table->name);
+                REQUIRE_MESSAGE(same(sum, sum_scalar), text("%s", table->name));
                 check_same(state, expected, table->name, "merge_partitions", n);
             }
     }
 }
 
-TEST(divide_agrees) {
+TEST_CASE("divide agrees") {
     Random random(26);
     for (int n : {2, 8, 12, 16, 20, 64, 80}) {
         const Guarded<float> values = random_floats(random, (n + 15) / 16 * 16);
@@ -326,7 +327,7 @@ TEST(divide_agrees) {
     }
 }
 
-TEST(keys_and_values_are_written_into_their_lane_alone) {
+TEST_CASE("keys and values are written into their lane alone") {
     Random random(27);
     for (int n : {2, 7, 8, 12, 16, 20, 33, 64, 80})
         for (int lane : {0, 7, 14, 15}) {

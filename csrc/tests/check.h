@@ -1,7 +1,8 @@
-// A small harness: tests that register themselves, checks that say where and
-// what, random values, and buffers that notice who writes (or, under the
-// address sanitizer, reads) beside them.
+// What the tests share beside doctest: the kernels of this machine, random values, and buffers that notice who
+// writes (or, under the address sanitizer, reads) beside them.
 #pragma once
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -23,38 +24,13 @@
 
 namespace hotseat::tests {
 
-struct Test {
-    const char* name;
-    void (*run)();
-};
-
-std::vector<Test>& all_tests();
-
-struct Registration {
-    Registration(const char* name, void (*run)()) { all_tests().push_back({name, run}); }
-};
-
-#define TEST(name)                                              \
-    static void name();                                         \
-    static const Registration registration_##name(#name, name); \
-    static void name()
-
-struct Failure : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
+// A line for REQUIRE_MESSAGE, which makes it only when the condition does not hold.
 template <class... Args>
-[[noreturn]] void fail(const char* file, int line, const char* what, const char* format, Args... args) {
-    char detail[512];
-    std::snprintf(detail, sizeof(detail), format, args...);
-    throw Failure(std::string(file) + ":" + std::to_string(line) + ": " + what + " " + detail);
+std::string text(const char* format, Args... args) {
+    char line[512];
+    std::snprintf(line, sizeof(line), format, args...);
+    return line;
 }
-
-// CHECK(condition, "printf format of what to know when it fails", values...)
-#define CHECK(condition, ...)                                                   \
-    do {                                                                        \
-        if (!(condition)) fail(__FILE__, __LINE__, #condition, "" __VA_ARGS__); \
-    } while (false)
 
 // Tables of this machine, the scalar one first.
 std::vector<const KernelTable*> tables();
@@ -112,8 +88,9 @@ public:
     void check() {
         clear_nan_check();
         for (size_t i = 0; i < kGuard; ++i) {
-            CHECK(bytes_[i] == kPattern, "%zu bytes before the buffer", kGuard - i);
-            CHECK(bytes_[bytes_.size() - 1 - i] == kPattern, "%zu bytes behind the buffer", kGuard - 1 - i);
+            REQUIRE_MESSAGE(bytes_[i] == kPattern, text("%zu bytes before the buffer", kGuard - i));
+            REQUIRE_MESSAGE(bytes_[bytes_.size() - 1 - i] == kPattern,
+                            text("%zu bytes behind the buffer", kGuard - 1 - i));
         }
         nan_check();
     }
@@ -147,10 +124,11 @@ void check_same(Guarded<T>& actual, Guarded<T>& expected, const char* table, con
     expected.check();
     for (size_t i = 0; i < actual.size(); ++i) {
         if constexpr (std::is_same_v<T, float>)
-            CHECK(same(actual[i], expected[i]), "%s: %s of %d at %zu: %.9g, scalar %.9g", table, what, size, i,
-                  static_cast<double>(actual[i]), static_cast<double>(expected[i]));
+            REQUIRE_MESSAGE(same(actual[i], expected[i]),
+                            text("%s: %s of %d at %zu: %.9g, scalar %.9g", table, what, size, i,
+                                 static_cast<double>(actual[i]), static_cast<double>(expected[i])));
         else
-            CHECK(actual[i] == expected[i], "%s: %s of %d at %zu", table, what, size, i);
+            REQUIRE_MESSAGE(actual[i] == expected[i], text("%s: %s of %d at %zu", table, what, size, i));
     }
 }
 

@@ -77,9 +77,9 @@ public:
         decoder.step(counts);
         std::vector<float> logits(decoder.logits(), decoder.logits() + counts.num_samples * kVocab);
         for (int i = 0; i < counts.num_samples; ++i) {
-            CHECK(status[i] == 0, "sample %d has status %d", i, status[i]);
+            REQUIRE_MESSAGE(status[i] == 0, text("sample %d has status %d", i, status[i]));
             const float* row = logits.data() + i * kVocab;
-            if (counts.num_prompt_rows == 0) CHECK(sampled_ids[i] == std::max_element(row, row + kVocab) - row);
+            if (counts.num_prompt_rows == 0) REQUIRE(sampled_ids[i] == std::max_element(row, row + kVocab) - row);
         }
         counts = {};
         return logits;
@@ -168,8 +168,8 @@ std::vector<float> row(const std::vector<float>& logits, int index) {
 }
 
 void check_equal(const std::vector<float>& a, const std::vector<float>& b, const char* table, const char* what) {
-    CHECK(a.size() == b.size());
-    for (size_t i = 0; i < a.size(); ++i) CHECK(same(a[i], b[i]), "%s, %s: logit %zu", table, what, i);
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i) REQUIRE_MESSAGE(same(a[i], b[i]), text("%s, %s: logit %zu", table, what, i));
 }
 
 // Seat 0 alone, its 300 tokens in one chunk: crosses the border of a partition.
@@ -181,12 +181,12 @@ std::vector<float> alone(WeightMode mode, const KernelTable& table, bool kv_is_f
 
 }  // namespace
 
-TEST(decoder_gives_the_same_bits_in_chunks_in_a_crowd_and_with_many_threads) {
+TEST_CASE("decoder gives the same bits in chunks in a crowd and with many threads") {
     for (const KernelTable* table : tables())
         for (WeightMode mode : {WeightMode::int8, WeightMode::bf16, WeightMode::fp32})
             for (bool kv_is_fp32 : {false, true}) {
                 const std::vector<float> expected = alone(mode, *table, kv_is_fp32);
-                CHECK(table->all_finite(expected.data(), kVocab));
+                REQUIRE(table->all_finite(expected.data(), kVocab));
                 if (mode != WeightMode::bf16)
                     check_equal(alone(mode, scalar_table(), kv_is_fp32), expected, table->name, "as the scalar table");
                 World world(mode, *table, 3, kv_is_fp32);
@@ -205,7 +205,7 @@ TEST(decoder_gives_the_same_bits_in_chunks_in_a_crowd_and_with_many_threads) {
             }
 }
 
-TEST(decoder_scores_a_prompt_in_slices_as_it_scores_it_whole) {
+TEST_CASE("decoder scores a prompt in slices as it scores it whole") {
     for (const KernelTable* table : tables()) {
         World whole(WeightMode::int8, *table, 2, false), slices(WeightMode::int8, *table, 4, false);
         whole.add(1, 0, 60, true);
@@ -214,17 +214,17 @@ TEST(decoder_scores_a_prompt_in_slices_as_it_scores_it_whole) {
             slices.add(1, start, start + 20, true);
             slices.step();
             for (int i = 0; i < 19; ++i)  // the last row of a slice has no target here
-                CHECK(same(slices.prompt_logprob[i], whole.prompt_logprob[start + i]), "%s: %d", table->name,
-                      start + i);
+                REQUIRE_MESSAGE(same(slices.prompt_logprob[i], whole.prompt_logprob[start + i]),
+                                text("%s: %d", table->name, start + i));
         }
     }
 }
 
-TEST(decoder_does_nothing_in_an_empty_step) {
+TEST_CASE("decoder does nothing in an empty step") {
     World world(WeightMode::int8, scalar_table(), 2, false);
     world.step();
     world.add(0, 0, 3);
-    CHECK(world.step().size() == kVocab);
+    REQUIRE(world.step().size() == kVocab);
     world.step();
 }
 

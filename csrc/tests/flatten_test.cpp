@@ -51,43 +51,44 @@ Ints first(const Ints& values, int count) { return {values.begin(), values.begin
 
 }  // namespace
 
-TEST(flattener_lays_decodes_and_prefills_side_by_side) {
+TEST_CASE("flattener lays decodes and prefills side by side") {
     World world;
     const BatchCounts counts = world.flatten({{2, 3, 4, true, true}, {0, 0, 5, false, true}, {1, 1, 2, true, false}});
-    CHECK(counts.num_tokens == 7 && counts.num_chunks == 3 && counts.num_samples == 2 && counts.num_prompt_rows == 0);
-    CHECK(first(world.token_ids, 7) == Ints({33, 10, 11, 12, 13, 14, 21}));
-    CHECK(first(world.positions, 7) == Ints({3, 0, 1, 2, 3, 4, 1}));
-    CHECK(world.query_start == Ints({0, 1, 6, 7}));
-    CHECK(world.seats == Ints({2, 0, 1}));
-    CHECK(world.context_lens == Ints({4, 5, 2}));
-    CHECK(world.writes_kv == std::vector<uint8_t>({1, 1, 0}));
-    CHECK(first(world.sample_rows, 2) == Ints({0, 6}));
-    CHECK(first(world.sample_seats, 2) == Ints({2, 1}));
+    REQUIRE(
+        (counts.num_tokens == 7 && counts.num_chunks == 3 && counts.num_samples == 2 && counts.num_prompt_rows == 0));
+    REQUIRE(first(world.token_ids, 7) == Ints({33, 10, 11, 12, 13, 14, 21}));
+    REQUIRE(first(world.positions, 7) == Ints({3, 0, 1, 2, 3, 4, 1}));
+    REQUIRE(world.query_start == Ints({0, 1, 6, 7}));
+    REQUIRE(world.seats == Ints({2, 0, 1}));
+    REQUIRE(world.context_lens == Ints({4, 5, 2}));
+    REQUIRE(world.writes_kv == std::vector<uint8_t>({1, 1, 0}));
+    REQUIRE(first(world.sample_rows, 2) == Ints({0, 6}));
+    REQUIRE(first(world.sample_seats, 2) == Ints({2, 1}));
 }
 
-TEST(flattener_lists_rows_whose_next_token_is_in_the_prompt) {
+TEST_CASE("flattener lists rows whose next token is in the prompt") {
     World world;
     world.num_prompt_logprobs = {4, -1, 0};
     const BatchCounts counts = world.flatten({{1, 0, 2, true, true}, {2, 0, 4, true, true}, {0, 4, 6, true, true}});
-    CHECK(counts.num_prompt_rows == 3);
-    CHECK(first(world.prompt_rows, 3) == Ints({2, 3, 6}));
-    CHECK(first(world.prompt_targets, 3) == Ints({31, 32, 15}));
-    CHECK(first(world.prompt_num_logprobs, 3) == Ints({0, 0, 4}));
+    REQUIRE(counts.num_prompt_rows == 3);
+    REQUIRE(first(world.prompt_rows, 3) == Ints({2, 3, 6}));
+    REQUIRE(first(world.prompt_targets, 3) == Ints({31, 32, 15}));
+    REQUIRE(first(world.prompt_num_logprobs, 3) == Ints({0, 0, 4}));
 }
 
-TEST(flattener_appends_samples_to_their_sequences) {
+TEST_CASE("flattener appends samples to their sequences") {
     World world;
     world.flatten({{2, 3, 4, true, true}, {1, 0, 1, false, true}, {0, 5, 6, true, true}});
     const Ints sampled = {77, 88};
     world.flattener().append_sampled(sampled.data(), 2);
-    CHECK(world.num_tokens == Ints({7, 2, 5}));
-    CHECK(world.tokens[2 * kStride + 4] == 77 && world.tokens[6] == 88);
+    REQUIRE(world.num_tokens == Ints({7, 2, 5}));
+    REQUIRE((world.tokens[2 * kStride + 4] == 77 && world.tokens[6] == 88));
     world.capacity[0] = 16;
-    CHECK(world.flatten({{0, 6, 7, true, true}}).num_samples == 1);
-    CHECK(world.token_ids[0] == 88);
+    REQUIRE(world.flatten({{0, 6, 7, true, true}}).num_samples == 1);
+    REQUIRE(world.token_ids[0] == 88);
 }
 
-TEST(flattener_never_writes_behind_a_sequence) {
+TEST_CASE("flattener never writes behind a sequence") {
     World world;
     world.capacity[0] = 16;
     world.flatten({{0, 0, 1, true, true}, {0, 1, 2, true, true}, {0, 2, 3, true, true}});
@@ -98,23 +99,23 @@ TEST(flattener_never_writes_behind_a_sequence) {
     } catch (const std::invalid_argument&) {
         was_refused = true;
     }
-    CHECK(was_refused && world.num_tokens[0] == kStride && world.tokens[kStride] == 20);
+    REQUIRE((was_refused && world.num_tokens[0] == kStride && world.tokens[kStride] == 20));
 }
 
-TEST(flattener_refuses_what_is_not_within_its_seat_or_its_step) {
+TEST_CASE("flattener refuses what is not within its seat or its step") {
     World world;
-    for (int seat : {-1, kSeats, 1 << 30}) CHECK(world.refusal({{seat, 0, 1, true, true}}) == "a chunk has no seat");
-    CHECK(world.refusal({{1, -1, 1, true, true}}) == "a chunk has no tokens");
-    CHECK(world.refusal({{1, 1, 1, true, true}}) == "a chunk has no tokens");
-    CHECK(world.refusal({{1, 2, 1, true, true}}) == "a chunk has no tokens");
-    CHECK(world.refusal({{1, 0, 3, true, true}}) == "a chunk exceeds its seat");
+    for (int seat : {-1, kSeats, 1 << 30}) REQUIRE(world.refusal({{seat, 0, 1, true, true}}) == "a chunk has no seat");
+    REQUIRE(world.refusal({{1, -1, 1, true, true}}) == "a chunk has no tokens");
+    REQUIRE(world.refusal({{1, 1, 1, true, true}}) == "a chunk has no tokens");
+    REQUIRE(world.refusal({{1, 2, 1, true, true}}) == "a chunk has no tokens");
+    REQUIRE(world.refusal({{1, 0, 3, true, true}}) == "a chunk exceeds its seat");
     world.capacity[2] = 3;  // of four tokens
-    CHECK(world.refusal({{2, 0, 4, true, true}}) == "a chunk exceeds its seat");
-    CHECK(world.refusal({{0, 0, 6, true, true}, {2, 0, 3, false, true}}) ==
-          "a batch has more tokens than a step may compute");
-    CHECK(world.refusal(std::vector<Chunk>(4, {0, 0, 1, false, true})) ==
-          "a batch has more chunks than there are seats");
-    CHECK(world.flatten({{0, 0, 6, true, true}, {2, 0, 2, false, true}}).num_tokens == kMaxTokens);
+    REQUIRE(world.refusal({{2, 0, 4, true, true}}) == "a chunk exceeds its seat");
+    REQUIRE(world.refusal({{0, 0, 6, true, true}, {2, 0, 3, false, true}}) ==
+            "a batch has more tokens than a step may compute");
+    REQUIRE(world.refusal(std::vector<Chunk>(4, {0, 0, 1, false, true})) ==
+            "a batch has more chunks than there are seats");
+    REQUIRE(world.flatten({{0, 0, 6, true, true}, {2, 0, 2, false, true}}).num_tokens == kMaxTokens);
 }
 
 }  // namespace hotseat::tests

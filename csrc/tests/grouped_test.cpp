@@ -77,7 +77,7 @@ double product(const StoredMatrix& matrix, int column, const float* x, int n) {
 
 }  // namespace
 
-TEST(grouped_weights_of_every_kind_follow_the_formula_with_the_same_bits) {
+TEST_CASE("grouped weights of every kind follow the formula with the same bits") {
     Random random(31);
     ThreadPool pool(2);
     constexpr int n = 512;
@@ -92,19 +92,20 @@ TEST(grouped_weights_of_every_kind_follow_the_formula_with_the_same_bits) {
                 for (int c = 0; c < 133; ++c) {
                     const StoredMatrix& matrix = c < 96 ? first.matrix : second.matrix;
                     const double y = 0.5 + product(matrix, c < 96 ? c : c - 96, x.data() + row * n, n);
-                    CHECK(close(expected[row * 133 + c], y, 1e-4 * (1 + std::fabs(y))),
-                          "%s, row %d, column %d: %g, not %g", layout.name, row, c,
-                          static_cast<double>(expected[row * 133 + c]), y);
+                    REQUIRE_MESSAGE(close(expected[row * 133 + c], y, 1e-4 * (1 + std::fabs(y))),
+                                    text("%s, row %d, column %d: %g, not %g", layout.name, row, c,
+                                         static_cast<double>(expected[row * 133 + c]), y));
                 }
             for (const KernelTable* table : tables()) {
                 const auto actual = multiply(*table, pool, sources, false, x, rows, n, Epilogue::add);
                 for (size_t i = 0; i < actual.size(); ++i)
-                    CHECK(same(actual[i], expected[i]), "%s, %s, value %zu", table->name, layout.name, i);
+                    REQUIRE_MESSAGE(same(actual[i], expected[i]),
+                                    text("%s, %s, value %zu", table->name, layout.name, i));
             }
         }
 }
 
-TEST(grouped_gate_and_up_may_be_of_different_kinds) {
+TEST_CASE("grouped gate and up may be of different kinds") {
     Random random(32);
     ThreadPool pool(2);
     constexpr int n = 256, outputs = 45, rows = 5;
@@ -118,14 +119,14 @@ TEST(grouped_gate_and_up_may_be_of_different_kinds) {
             for (int c = 0; c < outputs; ++c) {
                 const double g = product(gate.matrix, c, x.data() + row * n, n);
                 const double y = g / (1 + std::exp(-g)) * product(up.matrix, c, x.data() + row * n, n);
-                CHECK(close(actual[row * outputs + c], y, 1e-4 * (1 + std::fabs(y))),
-                      "%s, row %d, column %d: %g, not %g", table->name, row, c,
-                      static_cast<double>(actual[row * outputs + c]), y);
+                REQUIRE_MESSAGE(close(actual[row * outputs + c], y, 1e-4 * (1 + std::fabs(y))),
+                                text("%s, row %d, column %d: %g, not %g", table->name, row, c,
+                                     static_cast<double>(actual[row * outputs + c]), y));
             }
     }
 }
 
-TEST(grouped_matrices_of_one_format_may_share_a_half_panel) {
+TEST_CASE("grouped matrices of one format may share a half panel") {
     Random random(34);
     ThreadPool pool(2);
     constexpr int n = 64, rows = 5;
@@ -138,11 +139,11 @@ TEST(grouped_matrices_of_one_format_may_share_a_half_panel) {
     const auto right = multiply(scalar_table(), pool, {second.matrix}, false, x, rows, n, Epilogue::store);
     for (int row = 0; row < rows; ++row)
         for (int c = 0; c < 53; ++c)
-            CHECK(same(together[row * 53 + c], c < 40 ? left[row * 40 + c] : right[row * 13 + c - 40]),
-                  "row %d, column %d", row, c);
+            REQUIRE_MESSAGE(same(together[row * 53 + c], c < 40 ? left[row * 40 + c] : right[row * 13 + c - 40]),
+                            text("row %d, column %d", row, c));
 }
 
-TEST(grouped_rounds_what_is_stored_without_groups) {
+TEST_CASE("grouped rounds what is stored without groups") {
     Random random(35);
     ThreadPool pool(2);
     constexpr int outputs = 50, rows = 7;
@@ -178,18 +179,19 @@ TEST(grouped_rounds_what_is_stored_without_groups) {
                         bound += 1.01 * (largest_w * std::fabs(x[row * n + i]) + largest_x * std::fabs(w[i])) / 254 +
                                  static_cast<double>(largest_w) * largest_x / 254 / 254;
                     }
-                    CHECK(close(expected[row * outputs + c], sum, bound), "%d values, row %d, column %d: %g, not %g", n,
-                          row, c, static_cast<double>(expected[row * outputs + c]), sum);
+                    REQUIRE_MESSAGE(close(expected[row * outputs + c], sum, bound),
+                                    text("%d values, row %d, column %d: %g, not %g", n, row, c,
+                                         static_cast<double>(expected[row * outputs + c]), sum));
                 }
             for (const KernelTable* table : tables()) {
                 const auto actual = multiply(*table, pool, {matrix}, false, x, rows, n, Epilogue::store);
                 for (size_t i = 0; i < actual.size(); ++i)
-                    CHECK(same(actual[i], expected[i]), "%s, %d values, value %zu", table->name, n, i);
+                    REQUIRE_MESSAGE(same(actual[i], expected[i]), text("%s, %d values, value %zu", table->name, n, i));
             }
         }
 }
 
-TEST(grouped_refuses_what_it_cannot_hold) {
+TEST_CASE("grouped refuses what it cannot hold") {
     Random random(33);
     ThreadPool pool(1);
     const Stored first(random, kLayouts[0], 40, 64), second(random, kLayouts[1], 32, 64);
@@ -200,7 +202,7 @@ TEST(grouped_refuses_what_it_cannot_hold) {
     } catch (const std::invalid_argument&) {
         refused = true;
     }
-    CHECK(refused);
+    REQUIRE(refused);
 }
 
 }  // namespace hotseat::tests

@@ -56,7 +56,7 @@ std::vector<Row> rows() {
 
 }  // namespace
 
-TEST(a_head_keeps_and_draws_what_a_sort_would) {
+TEST_CASE("a head keeps and draws what a sort would") {
     for (const Row& row : rows()) {
         const std::vector<int32_t> sorted = row.sorted();
         for (size_t k : {size_t{1}, size_t{17}, row.x.size() / 2, row.x.size()}) {
@@ -68,7 +68,7 @@ TEST(a_head_keeps_and_draws_what_a_sort_would) {
                 const size_t num_kept = k > 0 ? std::min(k, sorted.size()) : sorted.size();
                 int64_t total = 0, sum = 0;
                 for (size_t i = 0; i < num_kept; ++i) total += row.weights[sorted[i]];
-                CHECK(head.weight() == total);
+                REQUIRE(head.weight() == total);
                 const double threshold = share * static_cast<double>(total);
                 head.keep_weight(threshold);
                 size_t expected = 0;
@@ -76,15 +76,15 @@ TEST(a_head_keeps_and_draws_what_a_sort_would) {
                     sum += row.weights[sorted[expected++]];
                     if (static_cast<double>(sum) >= threshold) break;
                 }
-                CHECK(head.size() == expected);
-                CHECK(head.weight() == sum);
+                REQUIRE(head.size() == expected);
+                REQUIRE(head.weight() == sum);
                 for (double u : {0.0, 0.1, 0.5, 0.77, 0.999, 1.0 - 0x1p-24}) {
                     const double target = u * static_cast<double>(sum);
                     int64_t walked = 0;
                     size_t at = 0;
                     for (; at < expected; ++at)
                         if (static_cast<double>(walked += row.weights[sorted[at]]) > target) break;
-                    CHECK(head.draw(target) == sorted[std::min(at, expected - 1)]);
+                    REQUIRE(head.draw(target) == sorted[std::min(at, expected - 1)]);
                 }
             }
         }

@@ -113,9 +113,10 @@ void check_definition(const Problem& problem, int outputs, Epilogue epilogue, co
     for (int row = 0; row < problem.rows; ++row)
         for (int c = 0; c < outputs; ++c) {
             const double expected = expected_output(problem, row, c, epilogue);
-            CHECK(close(out[row * out_stride + c], expected, tolerance * (1.0 + std::fabs(expected))),
-                  "%s, mode %d, epilogue %d, row %d, column %d: %g, not %g", table, static_cast<int>(problem.mode),
-                  static_cast<int>(epilogue), row, c, static_cast<double>(out[row * out_stride + c]), expected);
+            REQUIRE_MESSAGE(
+                close(out[row * out_stride + c], expected, tolerance * (1.0 + std::fabs(expected))),
+                text("%s, mode %d, epilogue %d, row %d, column %d: %g, not %g", table, static_cast<int>(problem.mode),
+                     static_cast<int>(epilogue), row, c, static_cast<double>(out[row * out_stride + c]), expected));
         }
 }
 
@@ -131,7 +132,7 @@ void check_tile(const KernelTable& table, const Problem& problem, int columns, E
     check_same(out, alone, table.name, "linear by rows", problem.rows);
     for (int row = 0; row < problem.rows; ++row)
         for (size_t c = outputs; c < out_stride; ++c)
-            CHECK(out[row * out_stride + c] == kBefore, "%s: %d columns", table.name, columns);
+            REQUIRE_MESSAGE(out[row * out_stride + c] == kBefore, text("%s: %d columns", table.name, columns));
     check_definition(problem, outputs, epilogue, out, out_stride, table.name);
     Guarded<float> expected(problem.rows * out_stride, kBefore);
     scalar_table().linear(problem.tile(0, problem.rows, columns, epilogue, expected.data(), out_stride));
@@ -140,7 +141,7 @@ void check_tile(const KernelTable& table, const Problem& problem, int columns, E
 
 }  // namespace
 
-TEST(linear_agrees_over_rows_and_steps) {
+TEST_CASE("linear agrees over rows and steps") {
     Random random(11);
     for (WeightMode mode : kModes)
         for (int steps : {1, 2, 3, 13, 64})
@@ -151,7 +152,7 @@ TEST(linear_agrees_over_rows_and_steps) {
             }
 }
 
-TEST(linear_agrees_over_columns) {
+TEST_CASE("linear agrees over columns") {
     Random random(12);
     for (WeightMode mode : kModes)
         for (int columns : {1, 2, 15, 16, 17, 30, 32, 33, 48, 62, 63}) {
@@ -164,7 +165,7 @@ TEST(linear_agrees_over_columns) {
         }
 }
 
-TEST(linear_int8_does_not_saturate) {
+TEST_CASE("linear int8 does not saturate") {
     Random random(13);
     for (int steps : {1, 7, 400}) {
         const Problem problem(random, WeightMode::int8, 7, steps, /*extreme=*/true);
@@ -179,7 +180,7 @@ TEST(linear_int8_does_not_saturate) {
     for (const KernelTable* table : tables()) check_tile(*table, problem, kPanel, Epilogue::store);
 }
 
-TEST(linear_keeps_a_broken_row_to_itself) {
+TEST_CASE("linear keeps a broken row to itself") {
     Random random(14);
     for (WeightMode mode : kModes)
         for (int broken = 0; broken < 8; ++broken) {
@@ -196,7 +197,8 @@ TEST(linear_keeps_a_broken_row_to_itself) {
                     table->linear(problem.tile(0, 8, kPanel, epilogue, out.data(), kPanel));
                     table->linear(healthy.tile(0, 8, kPanel, epilogue, expected.data(), kPanel));
                     for (int c = 0; c < outputs; ++c) {
-                        CHECK(std::isnan(out[broken * kPanel + c]), "%s, mode %d", table->name, static_cast<int>(mode));
+                        REQUIRE_MESSAGE(std::isnan(out[broken * kPanel + c]),
+                                        text("%s, mode %d", table->name, static_cast<int>(mode)));
                         out[broken * kPanel + c] = expected[broken * kPanel + c];
                     }
                     check_same(out, expected, table->name, "linear beside a broken row", broken);

@@ -28,7 +28,7 @@ float dot(const KernelTable& table, float acc, uint32_t a, uint32_t b) {
     std::array<uint32_t, kLanes> as, bs;
     accs.fill(acc), as.fill(a), bs.fill(b);
     table.dot_bf16(accs.data(), as.data(), bs.data(), out.data());
-    for (float lane : out) CHECK(same(lane, out[0]), "%s", table.name);
+    for (float lane : out) REQUIRE_MESSAGE(same(lane, out[0]), text("%s", table.name));
     return out[0];
 }
 
@@ -71,42 +71,50 @@ float away_from_even(float acc, uint32_t a, uint32_t b) {
 
 }  // namespace
 
-TEST(bf16_products_are_as_defined) {
+TEST_CASE("bf16 products are as defined") {
     const float tiny = 0x1p-126f, infinity = HUGE_VALF;
     for (const KernelTable* table : tables()) {
-        CHECK(dot(*table, 1.0f, pair_of(2.0f, 3.0f), pair_of(5.0f, 7.0f)) == 32.0f, "%s", table->name);
+        REQUIRE_MESSAGE(dot(*table, 1.0f, pair_of(2.0f, 3.0f), pair_of(5.0f, 7.0f)) == 32.0f, text("%s", table->name));
         // The odd product first: 2^24 + 1 is a tie and stays 2^24, then another 1 does so, too.
-        CHECK(dot(*table, 0x1p24f, pair_of(1.0f, 1.0f), pair_of(1.0f, 1.0f)) == 0x1p24f, "%s", table->name);
-        CHECK(dot(*table, 0x1p24f, pair_of(2.0f, 1.0f), pair_of(1.0f, 1.0f)) == 0x1p24f + 2, "%s", table->name);
-        CHECK(dot(*table, 0x1p24f, pair_of(-0x1p24f, 1.0f), pair_of(1.0f, 1.0f)) == 0.0f, "%s", table->name);
-        CHECK(dot(*table, 0x1p24f, pair_of(1.0f, -0x1p24f), pair_of(1.0f, 1.0f)) == 1.0f, "%s", table->name);
+        REQUIRE_MESSAGE(dot(*table, 0x1p24f, pair_of(1.0f, 1.0f), pair_of(1.0f, 1.0f)) == 0x1p24f,
+                        text("%s", table->name));
+        REQUIRE_MESSAGE(dot(*table, 0x1p24f, pair_of(2.0f, 1.0f), pair_of(1.0f, 1.0f)) == 0x1p24f + 2,
+                        text("%s", table->name));
+        REQUIRE_MESSAGE(dot(*table, 0x1p24f, pair_of(-0x1p24f, 1.0f), pair_of(1.0f, 1.0f)) == 0.0f,
+                        text("%s", table->name));
+        REQUIRE_MESSAGE(dot(*table, 0x1p24f, pair_of(1.0f, -0x1p24f), pair_of(1.0f, 1.0f)) == 1.0f,
+                        text("%s", table->name));
         // Denormals are zero: as operands, as an accumulator, as a result, between the two.
-        CHECK(dot(*table, 0.0f, pair_of(0.0f, tiny / 2), pair_of(0.0f, 0x1p100f)) == 0.0f, "%s", table->name);
-        CHECK(bits_of(dot(*table, float_of(1), 0, 0)) == 0, "%s", table->name);
-        CHECK(bits_of(dot(*table, 0.0f, pair_of(0x1p-63f, 0.0f), pair_of(0x1p-64f, 0.0f))) == 0, "%s", table->name);
-        CHECK(dot(*table, -tiny, pair_of(0x1p-63f, 0x1p-63f), pair_of(0x1p-63f, 0x1p-64f)) == tiny, "%s", table->name);
-        CHECK(dot(*table, 0.0f, pair_of(infinity, 1.0f), pair_of(1.0f, 1.0f)) == infinity, "%s", table->name);
-        CHECK(std::isnan(dot(*table, 0.0f, pair_of(infinity, 1.0f), 0)), "%s", table->name);
+        REQUIRE_MESSAGE(dot(*table, 0.0f, pair_of(0.0f, tiny / 2), pair_of(0.0f, 0x1p100f)) == 0.0f,
+                        text("%s", table->name));
+        REQUIRE_MESSAGE(bits_of(dot(*table, float_of(1), 0, 0)) == 0, text("%s", table->name));
+        REQUIRE_MESSAGE(bits_of(dot(*table, 0.0f, pair_of(0x1p-63f, 0.0f), pair_of(0x1p-64f, 0.0f))) == 0,
+                        text("%s", table->name));
+        REQUIRE_MESSAGE(dot(*table, -tiny, pair_of(0x1p-63f, 0x1p-63f), pair_of(0x1p-63f, 0x1p-64f)) == tiny,
+                        text("%s", table->name));
+        REQUIRE_MESSAGE(dot(*table, 0.0f, pair_of(infinity, 1.0f), pair_of(1.0f, 1.0f)) == infinity,
+                        text("%s", table->name));
+        REQUIRE_MESSAGE(std::isnan(dot(*table, 0.0f, pair_of(infinity, 1.0f), 0)), text("%s", table->name));
     }
 }
 
-TEST(every_set_in_use_multiplies_as_defined) {
+TEST_CASE("every set in use multiplies as defined") {
     const std::vector<const KernelTable*> used = tables();
-    CHECK(used.front() == &scalar_table());
-    for (const KernelTable* table : used) CHECK(multiplies_bf16_as_defined(*table), "%s", table->name);
+    REQUIRE(used.front() == &scalar_table());
+    for (const KernelTable* table : used) REQUIRE_MESSAGE(multiplies_bf16_as_defined(*table), text("%s", table->name));
     for (const KernelTable* table : this_machine().rejected) {
-        CHECK(!multiplies_bf16_as_defined(*table), "%s", table->name);
-        CHECK(std::count(used.begin(), used.end(), table) == 0, "%s", table->name);
+        REQUIRE_MESSAGE(!multiplies_bf16_as_defined(*table), text("%s", table->name));
+        REQUIRE_MESSAGE(std::count(used.begin(), used.end(), table) == 0, text("%s", table->name));
     }
 }
 
-TEST(a_set_that_multiplies_otherwise_is_noticed) {
-    CHECK(multiplies_bf16_as_defined(table_with<right>()));
-    CHECK(!multiplies_bf16_as_defined(table_with<even_first>()));
-    CHECK(!multiplies_bf16_as_defined(table_with<products_first>()));
-    CHECK(!multiplies_bf16_as_defined(table_with<rounded_once>()));
-    CHECK(!multiplies_bf16_as_defined(table_with<with_denormals>()));
-    CHECK(!multiplies_bf16_as_defined(table_with<away_from_even>()));
+TEST_CASE("a set that multiplies otherwise is noticed") {
+    REQUIRE(multiplies_bf16_as_defined(table_with<right>()));
+    REQUIRE(!multiplies_bf16_as_defined(table_with<even_first>()));
+    REQUIRE(!multiplies_bf16_as_defined(table_with<products_first>()));
+    REQUIRE(!multiplies_bf16_as_defined(table_with<rounded_once>()));
+    REQUIRE(!multiplies_bf16_as_defined(table_with<with_denormals>()));
+    REQUIRE(!multiplies_bf16_as_defined(table_with<away_from_even>()));
 }
 
 }  // namespace hotseat::tests

@@ -41,7 +41,7 @@ Guarded<float> awkward_floats(Random& random, int n) {
 
 }  // namespace
 
-TEST(dequantize_agrees) {
+TEST_CASE("dequantize agrees") {
     Random random(1);
     for (const Layout& layout : kLayouts)
         for (int blocks : {1, 2, 3, 37}) {
@@ -60,7 +60,7 @@ TEST(dequantize_agrees) {
         }
 }
 
-TEST(dequantize_gives_known_values) {
+TEST_CASE("dequantize gives known values") {
     // 2.0 in half precision is 0x4000, -0.5 is 0xb800.
     uint8_t q8[34] = {0x00, 0x40};
     q8[2] = 5, q8[33] = static_cast<uint8_t>(-128);
@@ -69,13 +69,13 @@ TEST(dequantize_gives_known_values) {
     for (const KernelTable* table : tables()) {
         float out[32];
         table->dequantize_row(Kind::Q8_0, q8, 32, out);
-        CHECK(out[0] == 10.0f && out[1] == 0.0f && out[31] == -256.0f, "%s", table->name);
+        REQUIRE_MESSAGE((out[0] == 10.0f && out[1] == 0.0f && out[31] == -256.0f), text("%s", table->name));
         table->dequantize_row(Kind::Q4_1, q4, 32, out);
-        CHECK(out[0] == 5.5f && out[16] == 29.5f && out[1] == -0.5f, "%s", table->name);
+        REQUIRE_MESSAGE((out[0] == 5.5f && out[16] == 29.5f && out[1] == -0.5f), text("%s", table->name));
     }
 }
 
-TEST(hadamard_agrees_and_is_the_hadamard_matrix) {
+TEST_CASE("hadamard agrees and is the hadamard matrix") {
     Random random(2);
     for (int width = 1; width <= 64; width *= 2)
         for (int blocks : {1, 2, 5}) {
@@ -87,7 +87,7 @@ TEST(hadamard_agrees_and_is_the_hadamard_matrix) {
                 double sum = 0.0;
                 for (int k = 0; k < width; ++k)
                     sum += x[i / width * width + k] * (__builtin_popcount(k & (i % width)) % 2 ? -1.0 : 1.0);
-                CHECK(close(expected[i], sum / std::sqrt(width), 1e-5), "width %d, at %d", width, i);
+                REQUIRE_MESSAGE(close(expected[i], sum / std::sqrt(width), 1e-5), text("width %d, at %d", width, i));
             }
             for (const KernelTable* table : tables()) {
                 Guarded<float> actual = x;
@@ -97,7 +97,7 @@ TEST(hadamard_agrees_and_is_the_hadamard_matrix) {
         }
 }
 
-TEST(quantize_agrees_and_follows_its_definition) {
+TEST_CASE("quantize agrees and follows its definition") {
     Random random(3);
     for (int n : kSizes)
         for (int round = 0; round < 4; ++round) {
@@ -108,46 +108,46 @@ TEST(quantize_agrees_and_follows_its_definition) {
             const int32_t sum = scalar_table().quantize(x.data(), n, expected.data(), &scale);
             float peak = 0.0f;
             for (int i = 0; i < n; ++i) peak = std::max(peak, std::fabs(x[i]));
-            CHECK(scale == peak / 127.0f);
+            REQUIRE(scale == peak / 127.0f);
             int32_t total = 0;
             for (int i = 0; i < n; ++i) {
-                CHECK(expected[i] == std::nearbyint(x[i] * (127.0f / peak)));
+                REQUIRE(expected[i] == std::nearbyint(x[i] * (127.0f / peak)));
                 total += expected[i];
             }
-            CHECK(sum == total);
+            REQUIRE(sum == total);
             for (const KernelTable* table : tables()) {
                 Guarded<int8_t> actual(n);
                 float actual_scale;
-                CHECK(table->quantize(x.data(), n, actual.data(), &actual_scale) == sum);
-                CHECK(same(actual_scale, scale));
+                REQUIRE(table->quantize(x.data(), n, actual.data(), &actual_scale) == sum);
+                REQUIRE(same(actual_scale, scale));
                 check_same(actual, expected, table->name, "quantize", n);
             }
         }
 }
 
-TEST(quantize_makes_nothing_of_nothing_and_keeps_broken_rows_broken) {
+TEST_CASE("quantize makes nothing of nothing and keeps broken rows broken") {
     for (const KernelTable* table : tables())
         for (int n : kSizes) {
             Guarded<int8_t> out(n, 5);
             float scale = 1.0f;
             for (float tiny : {0.0f, -0.0f, 1e-31f}) {
-                CHECK(table->quantize(Guarded<float>(n, tiny).data(), n, out.data(), &scale) == 0);
-                CHECK(scale == 0.0f);
-                for (int i = 0; i < n; ++i) CHECK(out[i] == 0);
+                REQUIRE(table->quantize(Guarded<float>(n, tiny).data(), n, out.data(), &scale) == 0);
+                REQUIRE(scale == 0.0f);
+                for (int i = 0; i < n; ++i) REQUIRE(out[i] == 0);
             }
             for (float broken : {kInfinity, -kInfinity, kNan})
                 for (int at : {0, n / 2, n - 1}) {
                     Guarded<float> x(n, 1.0f);
                     x[at] = broken;
                     table->quantize(x.data(), n, out.data(), &scale);
-                    CHECK(std::isnan(scale), "%s: %d values, %g at %d", table->name, n, static_cast<double>(broken),
-                          at);
+                    REQUIRE_MESSAGE(std::isnan(scale),
+                                    text("%s: %d values, %g at %d", table->name, n, static_cast<double>(broken), at));
                 }
             out.check();
         }
 }
 
-TEST(bf16_agrees_and_rounds_half_to_even) {
+TEST_CASE("bf16 agrees and rounds half to even") {
     Random random(4);
     for (int n : kSizes) {
         const Guarded<float> x = awkward_floats(random, n);
@@ -155,11 +155,11 @@ TEST(bf16_agrees_and_rounds_half_to_even) {
         scalar_table().to_bf16(x.data(), n, expected.data());
         for (int i = 0; i < n; ++i) {
             const float value = bf16_value(expected[i]);
-            CHECK(std::isnan(value) == std::isnan(x[i]));
+            REQUIRE(std::isnan(value) == std::isnan(x[i]));
             if (std::isnan(value)) continue;
             const uint32_t rest = bits_of(x[i]) & 0xffffu, down = bits_of(x[i]) >> 16;
             const bool goes_up = rest > 0x8000u || (rest == 0x8000u && down % 2 == 1);
-            CHECK(expected[i] == down + (goes_up ? 1 : 0));
+            REQUIRE(expected[i] == down + (goes_up ? 1 : 0));
         }
         for (const KernelTable* table : tables()) {
             Guarded<uint16_t> actual(n);
@@ -169,7 +169,7 @@ TEST(bf16_agrees_and_rounds_half_to_even) {
     }
 }
 
-TEST(rms_norm_agrees_and_follows_its_definition) {
+TEST_CASE("rms norm agrees and follows its definition") {
     Random random(6);
     for (int n : kSizes) {
         const Guarded<float> x = random_floats(random, n, 3.0f), weight = random_floats(random, n);
@@ -177,7 +177,7 @@ TEST(rms_norm_agrees_and_follows_its_definition) {
         scalar_table().rms_norm(x.data(), weight.data(), n, 1e-5f, expected.data());
         double squares = 0.0;
         for (int i = 0; i < n; ++i) squares += static_cast<double>(x[i]) * x[i];
-        for (int i = 0; i < n; ++i) CHECK(close(expected[i], x[i] * weight[i] / std::sqrt(squares / n + 1e-5), 1e-5));
+        for (int i = 0; i < n; ++i) REQUIRE(close(expected[i], x[i] * weight[i] / std::sqrt(squares / n + 1e-5), 1e-5));
         for (const KernelTable* table : tables()) {
             Guarded<float> actual(n);
             table->rms_norm(x.data(), weight.data(), n, 1e-5f, actual.data());
@@ -186,7 +186,7 @@ TEST(rms_norm_agrees_and_follows_its_definition) {
     }
 }
 
-TEST(rope_agrees_and_follows_its_definition) {
+TEST_CASE("rope agrees and follows its definition") {
     Random random(7);
     for (int half : {1, 4, 6, 8, 10, 15, 16, 17, 32, 40, 64}) {
         const Guarded<float> x = random_floats(random, 2 * half);
@@ -198,8 +198,8 @@ TEST(rope_agrees_and_follows_its_definition) {
         Guarded<float> expected = x;
         scalar_table().rope(expected.data(), cosine.data(), sine.data(), 2 * half, 1.5f);
         for (int i = 0; i < half; ++i) {
-            CHECK(close(expected[i], 1.5 * (x[i] * cosine[i] - x[half + i] * sine[i]), 1e-5));
-            CHECK(close(expected[half + i], 1.5 * (x[half + i] * cosine[i] + x[i] * sine[i]), 1e-5));
+            REQUIRE(close(expected[i], 1.5 * (x[i] * cosine[i] - x[half + i] * sine[i]), 1e-5));
+            REQUIRE(close(expected[half + i], 1.5 * (x[half + i] * cosine[i] + x[i] * sine[i]), 1e-5));
         }
         for (const KernelTable* table : tables()) {
             Guarded<float> actual = x;
@@ -213,7 +213,7 @@ TEST(rope_agrees_and_follows_its_definition) {
 
 const int kVocabularies[] = {1, 2, 15, 16, 17, 255, 256, 257, 511, 512, 1000, 5003};
 
-TEST(passes_over_logits_agree_and_follow_their_definitions) {
+TEST_CASE("passes over logits agree and follow their definitions") {
     Random random(8);
     for (int n : kVocabularies) {
         Guarded<float> x = random_floats(random, n, 8.0f);
@@ -230,18 +230,19 @@ TEST(passes_over_logits_agree_and_follow_their_definitions) {
         std::vector<int64_t> sums(num_blocks);
         for (int i = 0; i < n; ++i) {
             const double w = std::exp(static_cast<double>(x[i]) - 30.0);
-            CHECK(close(expected_relative[i], w, 1e-5 * w + 1e-30), "%d of %d: %g, not %g", i, n,
-                  static_cast<double>(expected_relative[i]), w);
-            CHECK(expected_weights[i] == std::nearbyint(expected_relative[i] * 0x1p30f));
+            REQUIRE_MESSAGE(close(expected_relative[i], w, 1e-5 * w + 1e-30),
+                            text("%d of %d: %g, not %g", i, n, static_cast<double>(expected_relative[i]), w));
+            REQUIRE(expected_weights[i] == std::nearbyint(expected_relative[i] * 0x1p30f));
             exact += w;
             sums[i / 256] += expected_weights[i];
         }
-        for (int block = 0; block < num_blocks; ++block) CHECK(expected_sums[block] == sums[block]);
+        for (int block = 0; block < num_blocks; ++block) REQUIRE(expected_sums[block] == sums[block]);
         for (const KernelTable* table : tables()) {
-            CHECK(table->maximum(x.data(), n) == 30.0f, "%s of %d", table->name, n);
+            REQUIRE_MESSAGE(table->maximum(x.data(), n) == 30.0f, text("%s of %d", table->name, n));
             const double sum = table->sum_of_exponentials(x.data(), n, 30.0f);
-            CHECK(sum == scalar_table().sum_of_exponentials(x.data(), n, 30.0f), "%s of %d", table->name, n);
-            CHECK(close(sum, exact, 1e-5 * exact), "%s of %d", table->name, n);
+            REQUIRE_MESSAGE(sum == scalar_table().sum_of_exponentials(x.data(), n, 30.0f),
+                            text("%s of %d", table->name, n));
+            REQUIRE_MESSAGE(close(sum, exact, 1e-5 * exact), text("%s of %d", table->name, n));
             Guarded<float> relative(n), divided = x, expected_divided = x;
             Guarded<int32_t> weights(n);
             Guarded<int64_t> block_sums(num_blocks);
@@ -256,27 +257,27 @@ TEST(passes_over_logits_agree_and_follow_their_definitions) {
     }
 }
 
-TEST(whatever_is_not_finite_is_found_wherever_it_is) {
+TEST_CASE("whatever is not finite is found wherever it is") {
     for (const KernelTable* table : tables())
         for (int n : {1, 15, 16, 17, 257}) {
             Guarded<float> x(n, 3.4e38f);
-            CHECK(table->all_finite(x.data(), n), "%s of %d", table->name, n);
+            REQUIRE_MESSAGE(table->all_finite(x.data(), n), text("%s of %d", table->name, n));
             for (int at = 0; at < n; ++at)
                 for (float broken : {kInfinity, -kInfinity, kNan}) {
                     x[at] = broken;
-                    CHECK(!table->all_finite(x.data(), n), "%s: %d of %d", table->name, at, n);
+                    REQUIRE_MESSAGE(!table->all_finite(x.data(), n), text("%s: %d of %d", table->name, at, n));
                     x[at] = -3.4e38f;
                 }
         }
 }
 
-TEST(maximum_of_masked_logits_is_minus_infinity) {
+TEST_CASE("maximum of masked logits is minus infinity") {
     for (const KernelTable* table : tables())
         for (int n : kVocabularies) {
             Guarded<float> x(n, -kInfinity);
-            CHECK(table->maximum(x.data(), n) == -kInfinity);
+            REQUIRE(table->maximum(x.data(), n) == -kInfinity);
             x[n - 1] = -5.0f;
-            CHECK(table->maximum(x.data(), n) == -5.0f);
+            REQUIRE(table->maximum(x.data(), n) == -5.0f);
         }
 }
 

@@ -85,44 +85,44 @@ using Ids = std::vector<int>;
 
 }  // namespace
 
-TEST(draws_are_philox) {
+TEST_CASE("draws are philox") {
     // Random123's known answers for philox4x32-10, first word.
-    CHECK(uniform_draw(0, 0) == (0x6627e8d5u >> 8) * 0x1p-24);
+    REQUIRE(uniform_draw(0, 0) == (0x6627e8d5u >> 8) * 0x1p-24);
     double mean = 0.0;
     for (uint32_t position = 0; position < 4000; ++position) mean += uniform_draw(77, position) / 4000.0;
-    CHECK(close(mean, 0.5, 0.02));
-    CHECK(uniform_draw(1, 5) != uniform_draw(1ull << 32, 5) && uniform_draw(1, 5) != uniform_draw(1, 6));
+    REQUIRE(close(mean, 0.5, 0.02));
+    REQUIRE((uniform_draw(1, 5) != uniform_draw(1ull << 32, 5) && uniform_draw(1, 5) != uniform_draw(1, 6)));
 }
 
-TEST(greedy_takes_the_lowest_id_among_equals) {
+TEST_CASE("greedy takes the lowest id among equals") {
     for (int n : {1, 2, 17, 255, 256, 257, 1000}) {
         Seat seat(std::vector<float>(n, 2.5f));
         seat.temperature = 0.0f;
-        for (const KernelTable* table : tables()) CHECK(seat.draw(*table) == 0);
+        for (const KernelTable* table : tables()) REQUIRE(seat.draw(*table) == 0);
         seat.logits[n - 1] = 2.6f;
-        for (const KernelTable* table : tables()) CHECK(seat.draw(*table) == n - 1);
+        for (const KernelTable* table : tables()) REQUIRE(seat.draw(*table) == n - 1);
     }
 }
 
-TEST(filters_keep_what_they_should_at_their_borders) {
+TEST_CASE("filters keep what they should at their borders") {
     Seat seat({0.0f, 0.0f, 0.0f, 0.0f, -50.0f});
     seat.top_k = 2;
-    CHECK(seat.drawn() == (Ids{0, 1}));
+    REQUIRE(seat.drawn() == (Ids{0, 1}));
     seat.top_k = 0, seat.top_p = 0.5f;  // reached exactly by the second
-    CHECK(seat.drawn() == (Ids{0, 1}));
+    REQUIRE(seat.drawn() == (Ids{0, 1}));
     seat.top_p = 1e-9f;
-    CHECK(seat.drawn() == (Ids{0}));
+    REQUIRE(seat.drawn() == (Ids{0}));
     seat.top_p = 1.0f, seat.min_p = 1.0f;
-    CHECK(seat.drawn() == (Ids{0, 1, 2, 3}));
+    REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3}));
     seat.min_p = 0.0f, seat.top_k = 99;  // no filter: e^-50 is too improbable all the same
-    CHECK(seat.drawn() == (Ids{0, 1, 2, 3}));
+    REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3}));
     seat.top_p = 0.99999f;
-    CHECK(seat.drawn() == (Ids{0, 1, 2, 3}));
+    REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3}));
     seat.temperature = 1e6f, seat.top_p = 1.0f, seat.top_k = 0;
-    CHECK(seat.drawn() == (Ids{0, 1, 2, 3, 4}));
+    REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3, 4}));
 }
 
-TEST(filters_find_candidates_far_below_the_first) {
+TEST_CASE("filters find candidates far below the first") {
     // collect_head looks at thresholds from 1e-3 down: candidates at each depth.
     std::vector<float> logits(600, -100.0f);
     for (int i = 0; i < 8; ++i) logits[i * 70 + 5] = -4.0f * static_cast<float>(i);  // e^-28 is 7e-13
@@ -132,103 +132,103 @@ TEST(filters_find_candidates_far_below_the_first) {
         Ids expected;
         for (int i = 0; i < k; ++i) expected.push_back(i * 70 + 5);
         seat.top_k = k;
-        CHECK(seat.drawn(400) == expected, "top_k %d", k);
+        REQUIRE_MESSAGE(seat.drawn(400) == expected, text("top_k %d", k));
     }
     seat.temperature = 1.0f;
     for (int k : {1, 5, 8, 300, 599}) {
         seat.top_k = k;
-        CHECK(seat.drawn(50).front() == 5, "top_k %d", k);
+        REQUIRE_MESSAGE(seat.drawn(50).front() == 5, text("top_k %d", k));
     }
 }
 
-TEST(banned_until_min_tokens_and_no_candidate) {
+TEST_CASE("banned until min tokens and no candidate") {
     Seat seat({5.0f, 4.0f, 3.0f});
     seat.temperature = 0.0f;
     seat.banned_ids = {0, 1};
     seat.min_tokens = 2;
-    CHECK(seat.draw() == 2);
+    REQUIRE(seat.draw() == 2);
     seat.tokens = {0, 2, 2};
-    CHECK(seat.draw() == 0);
+    REQUIRE(seat.draw() == 0);
     seat.tokens = {0};
     seat.allowed_ids = {0, 1};
-    CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
+    REQUIRE(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
     seat.temperature = 1.0f;
-    CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
+    REQUIRE(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
 }
 
-TEST(a_mask_leaves_the_tokens_of_its_bits) {
+TEST_CASE("a mask leaves the tokens of its bits") {
     Seat seat(std::vector<float>(70, 1.0f));
     seat.has_mask = 1;
     seat.mask = {0u, 1u << 31 | 1u << 3, ~0u};
-    CHECK(seat.drawn() == (Ids{35, 63, 64, 65, 66, 67, 68, 69}));
+    REQUIRE(seat.drawn() == (Ids{35, 63, 64, 65, 66, 67, 68, 69}));
     seat.mask = {0u, 0u, ~0u << 6};  // nothing but bits beyond the vocabulary
-    CHECK(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
+    REQUIRE(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
     seat.mask = {~0u, 0u, 0u};
     seat.allowed_ids = {31, 32};
-    CHECK(seat.drawn() == (Ids{31}));
+    REQUIRE(seat.drawn() == (Ids{31}));
 }
 
-TEST(banned_ids_that_a_mask_leaves_alone_may_be_sampled) {
+TEST_CASE("banned ids that a mask leaves alone may be sampled") {
     Seat seat({5.0f, 4.0f, 3.0f});
     seat.temperature = 0.0f;
     seat.banned_ids = {1, 1};
     seat.min_tokens = 5;
     seat.has_mask = 1;
     seat.mask = {6u};
-    CHECK(seat.draw() == 2);
+    REQUIRE(seat.draw() == 2);
     seat.mask = {2u};
-    CHECK(seat.draw() == 1);
+    REQUIRE(seat.draw() == 1);
 }
 
-TEST(not_finite_is_a_status_and_leaves_the_scratch_usable) {
+TEST_CASE("not finite is a status and leaves the scratch usable") {
     for (float broken : {kInfinity, -kInfinity, std::nanf("")}) {
         Seat seat(std::vector<float>(300, 1.0f));
         seat.repetition = 1.5f;
         seat.logits[299] = broken;
-        CHECK(seat.draw() == -static_cast<int>(SampleStatus::not_finite));
+        REQUIRE(seat.draw() == -static_cast<int>(SampleStatus::not_finite));
         seat.logits[299] = 9.0f, seat.temperature = 0.0f;
-        CHECK(seat.draw() == 299);
+        REQUIRE(seat.draw() == 299);
     }
 }
 
-TEST(penalties_count_the_output_and_leave_no_trace) {
+TEST_CASE("penalties count the output and leave no trace") {
     Seat seat({1.0f, 1.2f, -1.0f, 0.0f});
     seat.temperature = 0.0f;
     seat.tokens = {1, 1, 0};  // prompt, output, output
     seat.frequency = 0.1f;
-    CHECK(seat.draw() == 1);  // 1.2 - 0.1 against 1.0 - 0.1
+    REQUIRE(seat.draw() == 1);  // 1.2 - 0.1 against 1.0 - 0.1
     seat.tokens = {1, 1, 1, 1};
-    CHECK(seat.draw() == 0);  // 1.2 - 0.3 against 1.0
+    REQUIRE(seat.draw() == 0);  // 1.2 - 0.3 against 1.0
     seat.tokens = {1};
-    CHECK(seat.draw() == 1);  // the prompt does not count
+    REQUIRE(seat.draw() == 1);  // the prompt does not count
     seat.frequency = 0.0f, seat.repetition = 1.3f;
-    CHECK(seat.draw() == 0);  // but for repetition
+    REQUIRE(seat.draw() == 0);  // but for repetition
     seat.repetition = 1.0f;
-    CHECK(seat.draw() == 1);
-    for (int32_t count : seat.scratch.counts) CHECK(count == 0);
+    REQUIRE(seat.draw() == 1);
+    for (int32_t count : seat.scratch.counts) REQUIRE(count == 0);
 }
 
-TEST(bias_acts_after_the_mask_and_twice_when_listed_twice) {
+TEST_CASE("bias acts after the mask and twice when listed twice") {
     Seat seat({1.0f, 1.2f, -1.0f, 0.0f});
     seat.temperature = 0.0f;
     seat.allowed_ids = {2, 3};
     seat.bias_ids = {1, 2, 2};
     seat.bias_values = {100.0f, 0.6f, 0.6f};
-    CHECK(seat.draw() == 2);
+    REQUIRE(seat.draw() == 2);
     seat.allowed_ids = {};
-    CHECK(seat.draw() == 1);
+    REQUIRE(seat.draw() == 1);
 }
 
-TEST(all_probability_on_one_token_draws_it_wherever_it_is) {
+TEST_CASE("all probability on one token draws it wherever it is") {
     for (int n : {1, 16, 255, 256, 257, 512, 700})
         for (int at : {0, n / 2, n - 1}) {
             Seat seat(std::vector<float>(n, -60.0f));
             seat.logits[at] = 60.0f;
-            CHECK(seat.drawn(20) == (Ids{at}), "%d of %d", at, n);
+            REQUIRE_MESSAGE(seat.drawn(20) == (Ids{at}), text("%d of %d", at, n));
         }
 }
 
-TEST(logprobs_rank_and_top_follow_their_definitions) {
+TEST_CASE("logprobs rank and top follow their definitions") {
     Random random(41);
     for (int n : {1, 2, 17, 300}) {
         std::vector<float> logits(n);
@@ -242,28 +242,28 @@ TEST(logprobs_rank_and_top_follow_their_definitions) {
             const LogprobArrays out{logprob.data(), rank.data(), top_ids.data(), top_logprobs.data(), 20};
             const int token = n / 2, num_top = std::min(n, 20);
             write_logprobs(*table, logits.data(), n, token, 20, scratch, out, 1);
-            CHECK(close(logprob[1], logits[token] - std::log(sum), 1e-5));
-            CHECK(rank[1] ==
-                  1 + std::count_if(logits.begin(), logits.end(), [&](float x) { return x > logits[token]; }));
+            REQUIRE(close(logprob[1], logits[token] - std::log(sum), 1e-5));
+            REQUIRE(rank[1] ==
+                    1 + std::count_if(logits.begin(), logits.end(), [&](float x) { return x > logits[token]; }));
             for (int i = 0; i < num_top; ++i) {
                 const int id = top_ids[20 + i], before = i > 0 ? top_ids[20 + i - 1] : id;
-                CHECK(close(top_logprobs[20 + i], logits[id] - std::log(sum), 1e-5));
-                CHECK(i == 0 || logits[before] > logits[id] || (logits[before] == logits[id] && before < id));
+                REQUIRE(close(top_logprobs[20 + i], logits[id] - std::log(sum), 1e-5));
+                REQUIRE((i == 0 || logits[before] > logits[id] || (logits[before] == logits[id] && before < id)));
             }
-            CHECK(logits[top_ids[20]] == *std::max_element(logits.begin(), logits.end()));
-            for (int i = 0; i < 20; ++i) CHECK(top_ids[i] == -1);  // the row before
+            REQUIRE(logits[top_ids[20]] == *std::max_element(logits.begin(), logits.end()));
+            for (int i = 0; i < 20; ++i) REQUIRE(top_ids[i] == -1);  // the row before
             logprob.check(), rank.check(), top_ids.check(), top_logprobs.check();
         }
     }
 }
 
-TEST(logprobs_of_a_broken_row_are_nan) {
+TEST_CASE("logprobs of a broken row are nan") {
     SamplerScratch scratch(3);
     const float logits[3] = {1.0f, kInfinity, 2.0f};
     float logprob = 0.0f, top_logprobs[3];
     int32_t rank, top_ids[3];
     write_logprobs(scalar_table(), logits, 3, 0, 3, scratch, {&logprob, &rank, top_ids, top_logprobs, 3}, 0);
-    CHECK(std::isnan(logprob));
+    REQUIRE(std::isnan(logprob));
 }
 
 }  // namespace hotseat::tests

@@ -44,15 +44,15 @@ void check_run(ThreadPool& pool, const std::vector<int>& totals, int rounds = 0)
                     if (count != 1) ++num_too_early;
             });
     });
-    CHECK(num_too_early == 0 && num_strangers == 0, "%d threads", pool.size());
+    REQUIRE_MESSAGE((num_too_early == 0 && num_strangers == 0), text("%d threads", pool.size()));
     for (size_t region = 0; region < totals.size(); ++region)
         for (int count : done[region])
-            CHECK(count == 1, "%d threads, region %zu: %d times", pool.size(), region, count);
+            REQUIRE_MESSAGE(count == 1, text("%d threads, region %zu: %d times", pool.size(), region, count));
 }
 
 }  // namespace
 
-TEST(denormals_are_zero_inside_a_run_alone) {
+TEST_CASE("denormals are zero inside a run alone") {
     const auto are_kept = [] {
         volatile float denormal = 1e-38f;
         denormal = denormal * 0.5f;
@@ -72,14 +72,14 @@ TEST(denormals_are_zero_inside_a_run_alone) {
         are_kept_outside = are_kept_outside && are_kept();
     }
     std::fesetenv(&before);
-    CHECK(are_kept_outside && num_kept == 0, "%d kept inside", num_kept.load());
+    REQUIRE_MESSAGE((are_kept_outside && num_kept == 0), text("%d kept inside", num_kept.load()));
 }
 
-TEST(pool_does_every_item_once_and_regions_in_order) {
+TEST_CASE("pool does every item once and regions in order") {
     Random random(31);
     for (int size : kPoolSizes) {
         ThreadPool pool(size);
-        CHECK(pool.size() == size);
+        REQUIRE(pool.size() == size);
         for (int run = 0; run < 200; ++run) {
             std::vector<int> totals(1 + random.below(8));
             for (int& total : totals) total = random.below(4) == 0 ? random.below(2) : random.below(40);
@@ -88,7 +88,7 @@ TEST(pool_does_every_item_once_and_regions_in_order) {
     }
 }
 
-TEST(pool_shares_the_work) {
+TEST_CASE("pool shares the work") {
     for (int size : {2, 3}) {
         ThreadPool pool(size);
         std::vector<int> num_done(size);  // each worker counts its own
@@ -103,11 +103,11 @@ TEST(pool_shares_the_work) {
                 });
             });
         for (int worker = 0; worker < size; ++worker)
-            CHECK(num_done[worker] > 0, "worker %d of %d never worked", worker, size);
+            REQUIRE_MESSAGE(num_done[worker] > 0, text("worker %d of %d never worked", worker, size));
     }
 }
 
-TEST(pool_survives_thousands_of_short_runs) {
+TEST_CASE("pool survives thousands of short runs") {
     for (int size : kPoolSizes) {
         ThreadPool pool(size);
         int64_t sum = 0;
@@ -118,23 +118,23 @@ TEST(pool_survives_thousands_of_short_runs) {
                 pool.for_each(1, worker, [&](int, int) { sum += std::accumulate(items.begin(), items.end(), 0); });
             });
         }
-        CHECK(sum == 3000LL * 3 + 3 * 2999LL * 3000 / 2, "%d threads", size);
+        REQUIRE_MESSAGE(sum == 3000LL * 3 + 3 * 2999LL * 3000 / 2, text("%d threads", size));
     }
 }
 
-TEST(pool_runs_without_phases_and_with_empty_regions) {
+TEST_CASE("pool runs without phases and with empty regions") {
     for (int size : kPoolSizes) {
         ThreadPool pool(size);
         std::atomic<int> num_members{0};
         for (int run = 0; run < 100; ++run) pool.run([&](int) { ++num_members; });
-        CHECK(num_members >= 100 && num_members <= 100 * size);  // who has not woken up misses the run
+        REQUIRE((num_members >= 100 && num_members <= 100 * size));  // who has not woken up misses the run
         check_run(pool, {});
         check_run(pool, {0});
         check_run(pool, {0, 0, 1, 0, 7, 0});
     }
 }
 
-TEST(pool_with_uneven_items_and_pauses_between_runs) {
+TEST_CASE("pool with uneven items and pauses between runs") {
     for (int size : kPoolSizes) {
         ThreadPool pool(size);
         for (int run = 0; run < 12; ++run) {
@@ -146,13 +146,13 @@ TEST(pool_with_uneven_items_and_pauses_between_runs) {
                         ++results[item];
                     });
             });
-            for (int result : results) CHECK(result == 5);
+            for (int result : results) REQUIRE(result == 5);
             busy(run % 3 == 0 ? 3000000 : 10);  // long enough that workers fall asleep
         }
     }
 }
 
-TEST(an_exception_in_an_item_ends_the_run_and_not_the_pool) {
+TEST_CASE("an exception in an item ends the run and not the pool") {
     for (int size : kPoolSizes) {
         ThreadPool pool(size);
         for (int bad = 0; bad < 20; ++bad) {
@@ -168,13 +168,14 @@ TEST(an_exception_in_an_item_ends_the_run_and_not_the_pool) {
             } catch (const std::bad_alloc&) {
                 is_caught = true;
             }
-            CHECK(is_caught && num_later == 0, "%d threads, item %d: %d later", size, bad, num_later.load());
+            REQUIRE_MESSAGE((is_caught && num_later == 0),
+                            text("%d threads, item %d: %d later", size, bad, num_later.load()));
             check_run(pool, {7, 0, 20});
         }
     }
 }
 
-TEST(an_exception_between_regions_ends_the_run_and_not_the_pool) {
+TEST_CASE("an exception between regions ends the run and not the pool") {
     for (int size : kPoolSizes) {
         ThreadPool pool(size);
         for (int run = 0; run < 20; ++run) {
@@ -188,13 +189,13 @@ TEST(an_exception_between_regions_ends_the_run_and_not_the_pool) {
             } catch (const std::runtime_error& error) {
                 message = error.what();
             }
-            CHECK(message == "caller's", "%d threads: %s", size, message.c_str());
+            REQUIRE_MESSAGE(message == "caller's", text("%d threads: %s", size, message.c_str()));
             check_run(pool, {7, 0, 20});
         }
     }
 }
 
-TEST(pools_come_and_go) {
+TEST_CASE("pools come and go") {
     for (int round = 0; round < 50; ++round) {
         ThreadPool idle(1 + round % 5);  // never runs anything
         auto pool = std::make_unique<ThreadPool>(1 + round % 7);
