@@ -90,6 +90,11 @@ class FakeRunner:
         """Wait until the held runner stands in a step."""
         assert await asyncio.to_thread(self.entered.wait, TIMEOUT_S), "no step began"
 
+    def prompt(self, seat: int) -> str:
+        """Return the prompt of the last request that sat in ``seat``."""
+        last = self._seats[seat]
+        return bytes(last.token_ids[: last.taken.num_prompt_tokens]).decode()
+
     def close(self) -> None:
         """Nothing to close."""
 

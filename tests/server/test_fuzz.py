@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotseat.server.anthropic_schema import MessagesRequest
+from hotseat.server.responses_schema import ResponsesRequest
 from hotseat.server.schema import ChatCompletionRequest, CompletionRequest
 from server.fakes import FakeServer, chat, completion
 
@@ -57,7 +58,17 @@ def test_any_chat_gets_an_answer_and_the_next_one_too(one_server: FakeServer, bo
 @settings(SETTINGS, max_examples=60)
 @given(body=bodies(MESSAGE, list(MessagesRequest.model_fields)))
 def test_any_message_gets_an_answer_and_the_next_one_too(one_server: FakeServer, body: dict[str, Any]) -> None:
-    reply = one_server.post("/v1/messages", body)
+    check_other_api(one_server, "/v1/messages", body)
+
+
+@settings(SETTINGS, max_examples=60)
+@given(body=bodies({"input": "Say something", "max_output_tokens": 8}, list(ResponsesRequest.model_fields)))
+def test_any_input_gets_a_response_and_the_next_one_too(one_server: FakeServer, body: dict[str, Any]) -> None:
+    check_other_api(one_server, "/v1/responses", body)
+
+
+def check_other_api(one_server: FakeServer, path: str, body: dict[str, Any]) -> None:
+    reply = one_server.post(path, body)
     assert reply.status in (200, 400, 404), (reply.status, reply.body, body)
     assert reply.status == 200 or reply.error["message"]
     assert one_server.post("/v1/completions", completion()).json()["choices"][0]["text"] == one_server.text(8)

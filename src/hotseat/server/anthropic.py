@@ -11,7 +11,7 @@ from hotseat.server.anthropic_writers import MessageStreamWriter, MessageWriter
 from hotseat.server.body import read_json
 from hotseat.server.generate import answer_chat, chat_tokens
 from hotseat.server.state import context_of
-from hotseat.server.translate import client_names
+from hotseat.server.translate import speak_of
 
 __all__ = ["router"]
 
@@ -22,9 +22,9 @@ router = APIRouter()
 async def create_message(request: Request) -> Response:
     """Answer the last message of a chat."""
     body = await read_json(request, MessagesRequest, context_of(request).config.max_request_bytes)
-    with client_names(CLIENT_NAMES):
-        chat = chat_of_messages(body)
-        return await answer_chat(request, chat, "msg_", MessageStreamWriter if body.stream else MessageWriter)
+    speak_of(request, body, CLIENT_NAMES)
+    make_writer = MessageStreamWriter if body.stream else MessageWriter
+    return await answer_chat(request, chat_of_messages(body), "msg_", make_writer)
 
 
 @router.post("/v1/messages/count_tokens", tags=["Anthropic"])
@@ -32,6 +32,6 @@ async def count_tokens(request: Request) -> Response:
     """Count the tokens of the prompt that a chat becomes."""
     context = context_of(request)
     body = await read_json(request, CountTokensRequest, context.config.max_request_bytes)
-    with client_names(CLIENT_NAMES):
-        token_ids = await chat_tokens(chat_of_messages(body), context)
+    speak_of(request, body, CLIENT_NAMES)
+    token_ids = await chat_tokens(chat_of_messages(body), context)
     return JSONResponse({"input_tokens": len(token_ids)})

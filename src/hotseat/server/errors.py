@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -72,6 +74,13 @@ class ApiError(Exception):
     def __post_init__(self) -> None:
         super().__init__(self.message)
 
+    def renamed(self, names: Mapping[str, str]) -> ApiError:
+        """Return the error with fields by their ``names``, where they stand in backticks or begin the message."""
+        message = self.message
+        for name, own in names.items():
+            message = re.sub(rf"(`|^){name}(?!\w)", rf"\g<1>{own}", message)
+        return replace(self, message=message, param=names.get(self.param or "", self.param))
+
     def body(self, path: str = "") -> bytes:
         """Return the JSON object that the clients of the API at ``path`` understand: OpenAI's, or Anthropic's."""
         if path.startswith(ANTHROPIC_PATH):
@@ -130,7 +139,8 @@ def path_of(scope: Scope) -> str:
 
 async def handle_error(request: Request, error: Exception) -> Response:
     """Answer a request whose handler raised ``error`` before a response began."""
-    response = error_response(as_api_error(error), path_of(request.scope))
+    names = request.scope["hotseat.request_context"].field_names
+    response = error_response(as_api_error(error).renamed(names), path_of(request.scope))
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)
     return response

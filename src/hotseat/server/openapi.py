@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 
 from hotseat.server.anthropic_schema import CountTokensRequest, MessagesRequest
 from hotseat.server.errors import ANTHROPIC_PATH
+from hotseat.server.responses_schema import ResponsesRequest
 from hotseat.server.schema import (
     AbortRequest,
     ChatCompletionRequest,
@@ -25,6 +26,7 @@ __all__ = ["describe"]
 _BODIES: dict[str, type[JsonBody]] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/responses": ResponsesRequest,
     "/v1/messages": MessagesRequest,
     "/v1/messages/count_tokens": CountTokensRequest,
     "/tokenize": TokenizeRequest,
@@ -36,6 +38,7 @@ _WITH_BODY = (404, 413)  # 404: no such model
 _STATUSES: dict[str, tuple[int, ...]] = {
     "/v1/completions": (504,),
     "/v1/chat/completions": (504,),
+    "/v1/responses": (504,),
     "/v1/messages": (504,),
     "/v1/models/{name}": (404,),
     "/v1/requests/{request_id}/explain": (404,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -133,6 +133,7 @@ class RequestContext:
     has_own_id: bool  # whether the client sent the id
     caller: Caller = field(default_factory=Caller)
     summary: str = ""  # for the line in the access log
+    field_names: Mapping[str, str] = field(default_factory=dict)  # the client's for fields of chats; see ``speak_of``
 
 
 @dataclass(slots=True)

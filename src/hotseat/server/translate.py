@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
+from fastapi import Request
 from pydantic import ValidationError
 
 from hotseat.errors import InvalidRequestError
-from hotseat.server.errors import ApiError, validation_error
+from hotseat.server.errors import validation_error
 from hotseat.server.schema import ChatCompletionRequest, JsonBody
+from hotseat.server.state import request_context_of
 
-__all__ = ["chat_request", "client_names"]
+__all__ = ["chat_request", "speak_of"]
 
 # Fields of chats that ask for more than one answer, or for parts that the answers of other APIs have no place for.
 _NO_PLACE = (
@@ -49,21 +49,7 @@ def chat_request(body: JsonBody, fields: dict[str, Any], instead: Mapping[str, s
         raise validation_error(error) from None
 
 
-@contextmanager
-def client_names(names: Mapping[str, str]) -> Iterator[None]:
-    """Let errors that are raised within speak of a field of chats by its name in ``names``."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        raise InvalidRequestError(
-            _renamed(str(error), names), param=names.get(error.param or "", error.param)
-        ) from None
-    except ApiError as error:
-        error.message, error.param = _renamed(error.message, names), names.get(error.param or "", error.param)
-        raise
-
-
-def _renamed(message: str, names: Mapping[str, str]) -> str:
-    for name, own in names.items():
-        message = re.sub(rf"(?<![\w.]){name}(?!\w)", own, message)
-    return message
+def speak_of(request: Request, body: JsonBody, names: Mapping[str, str]) -> None:
+    """Let errors of this request name a field of chats by its name in ``names``, unless ``body`` itself has it."""
+    sent = {*type(body).model_fields, *(body.model_extra or {})}
+    request_context_of(request).field_names = {name: own for name, own in names.items() if name not in sent}
