@@ -257,7 +257,7 @@ def test_errors_have_the_types_of_the_api(answering: Callable[..., FakeServer]) 
 
 def test_events_come_in_their_order(answering: Callable[..., FakeServer]) -> None:
     server = answering(f"See.\n{CALL}")
-    body = {"messages": HELLO, "max_tokens": 200, "tools": [TOOL], "stream": True}
+    body = {"messages": HELLO, "max_tokens": 200, "tools": [TOOL], "stream": True, "temperature": 0}
     events = [
         part.partition("\ndata: ") for part in server.post("/v1/messages", body).body.decode().strip().split("\n\n")
     ]
