@@ -2,12 +2,13 @@
 #
 #   make serve           install what serving needs, fetch the default model, serve it on 127.0.0.1:8000
 #   make test            install what the tests need as well (PyTorch and transformers are oracles there), run them
-#   make check           lint, types, import contracts, C++ format, size table
+#   make check           lint, types, import contracts, C++ format, size table, the extension's type stub
 #   make check-native    the C++ tests under sanitizers (needs doctest: doctest-dev of Debian)
 #   make check-packages  build sdist and wheel, try them in bare environments
 #   make coverage        branches of core that its tests reach
 #   make format          what ruff and clang-format can repair
 #   make native          rebuild the extension after a change in csrc/
+#   make stubs           write the extension's type stub anew, after a change in csrc/bindings
 #   make chaos           a minute of clients that leave, abort and send nonsense
 #   make fuzz-files      100,000 mutated model files (ARGS="--count 2000")
 #   make hooks           let git run the quick checks before each commit (pre-commit)
@@ -29,12 +30,12 @@ TOOLS_STAMP := $(VENV)/.stamp-tools
 BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
-.PHONY: help setup serve pull test coverage check check-native check-packages format native hooks clean fuzz-files chaos
-.PHONY: check-lint check-types check-imports check-native-format check-sizes
+.PHONY: help setup serve pull test coverage check check-native check-packages format native stubs hooks clean fuzz-files chaos
+.PHONY: check-lint check-types check-imports check-native-format check-sizes check-stubs
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,15s/^# \{0,1\}//p' Makefile
+	@sed -n '3,16s/^# \{0,1\}//p' Makefile
 
 setup: $(DEV_STAMP)
 
@@ -52,7 +53,7 @@ coverage: $(DEV_STAMP)
 	$(BIN)/python -m coverage run -m pytest tests/core
 	$(BIN)/python -m coverage report
 
-check: check-lint check-types check-imports check-native-format check-sizes
+check: check-lint check-types check-imports check-native-format check-sizes check-stubs
 
 check-lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -64,7 +65,10 @@ check-types: $(DEV_STAMP)
 check-imports: $(DEV_STAMP)
 	PYTHONPATH=src $(BIN)/lint-imports
 
-check-native-format: $(DEV_STAMP)
+check-native-check-stubs: $(DEV_STAMP)
+	$(BIN)/python tools/stubs.py --check
+
+format: $(DEV_STAMP)
 	$(BIN)/python tools/clang_format.py --check
 
 check-sizes: $(DEV_STAMP)
@@ -102,6 +106,10 @@ hooks: $(DEV_STAMP)
 native: $(TOOLS_STAMP)
 	$(PIP) --no-build-isolation --editable .
 	@touch $(BASE_STAMP)
+
+# src/hotseat/runner/_native.pyi, from what the extension says about itself.
+stubs: $(DEV_STAMP)
+	$(BIN)/python tools/stubs.py
 
 # The build tools live in the same environment: without build isolation a rebuild is incremental.
 # scikit-build-core itself says whether this machine's cmake and ninja will do or must come from PyPI.

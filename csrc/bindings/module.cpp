@@ -25,6 +25,7 @@ namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Fields = nb::typed<nb::dict, nb::str, nb::any>;  // values or arrays by name
 
 std::vector<std::string> names_of(const std::vector<const KernelTable*>& tables) {
     std::vector<std::string> names;
@@ -142,7 +143,7 @@ Chunk chunk_in(nb::handle chunk) {
 // A decoder and the Python objects whose memory it reads.
 class BoundDecoder {
 public:
-    BoundDecoder(const nb::dict& shape, const nb::dict& limits, const std::string& mode, const std::string& isa,
+    BoundDecoder(const Fields& shape, const Fields& limits, const std::string& mode, const std::string& isa,
                  int threads)
         : decoder_(shape_in(shape), limits_in(limits), mode_named(mode), table_named(isa), threads),
           limits_(limits_in(limits)) {}
@@ -151,8 +152,8 @@ public:
         keep(nb::cast(data));
         decoder_.set_embedding(matrix_of(kind, data));
     }
-    void bind(const nb::dict& seats, const nb::dict& batch, const nb::dict& results, const nb::dict& sampled,
-              const nb::dict& prompt) {
+    void bind(const Fields& seats, const Fields& batch, const Fields& results, const Fields& sampled,
+              const Fields& prompt) {
         keep(seats), keep(batch), keep(results), keep(sampled), keep(prompt);
         const ArraysOf samples{results, static_cast<size_t>(limits_.max_num_seqs)};
         results_ = {.token_ids = samples.of<int32_t>("token_ids"),
@@ -165,7 +166,7 @@ public:
                       batch_in(batch, limits_), results_);
         flattener_.emplace(sequences_, batch_in(batch, limits_), limits_.max_num_batched_tokens);
     }
-    void set_sampler_lists(const nb::dict& bias, const nb::dict& allowed, const nb::dict& banned) {
+    void set_sampler_lists(const Fields& bias, const Fields& allowed, const Fields& banned) {
         const auto list = [this](const nb::dict& arrays) {
             return ragged_in(arrays, limits_.max_num_seqs, decoder_.vocab_size());
         };
@@ -202,8 +203,8 @@ public:
                 nb::find(this)};
     }
 
-    nb::dict step_seconds() {
-        nb::dict seconds;
+    nb::typed<nb::dict, nb::str, double> step_seconds() {
+        nb::typed<nb::dict, nb::str, double> seconds;
         for (int i = 0; i < kNumWorks; ++i) seconds[kWorkNames[i]] = decoder_.timer().seconds()[i];
         return seconds;
     }
@@ -322,11 +323,13 @@ NB_MODULE(_native, m) {
         "rejected_isas", [] { return names_of(this_machine().rejected); },
         "Instruction sets that it has besides, whose bf16 products are not as defined.");
     nb::class_<BoundDecoder>(m, "Decoder")
-        .def(nb::init<const nb::dict&, const nb::dict&, const std::string&, const std::string&, int>(),
-             nb::arg("shape"), nb::arg("limits"), nb::arg("mode"), nb::arg("isa"), nb::arg("threads"))
+        .def(nb::init<const Fields&, const Fields&, const std::string&, const std::string&, int>(), nb::arg("shape"),
+             nb::arg("limits"), nb::arg("mode"), nb::arg("isa"), nb::arg("threads"))
         .def("set_embedding", &BoundDecoder::set_embedding, nb::arg("kind"), nb::arg("data"))
-        .def("set_position_embedding",
-             [](BoundDecoder& self, const Floats& values) { self.decoder().set_position_embedding(vector_of(values)); })
+        .def(
+            "set_position_embedding",
+            [](BoundDecoder& self, const Floats& values) { self.decoder().set_position_embedding(vector_of(values)); },
+            nb::arg("values"))
         .def(
             "set_vector",
             [](BoundDecoder& self, int layer, const std::string& slot, const Floats& values) {
@@ -334,38 +337,50 @@ NB_MODULE(_native, m) {
             },
             nb::arg("layer"), nb::arg("slot"), nb::arg("values"),
             "Set a norm's weight or a bias by its slot; layer -1 is the model. Comes before the matrices.")
-        .def("set_output",
-             [](BoundDecoder& self, const std::string& kind, const Bytes& data) {
-                 const StoredMatrix matrix = matrix_of(kind, data);
-                 pack([&] { self.decoder().set_output(matrix); });
-             })
-        .def("set_qkv",
-             [](BoundDecoder& self, int layer, const std::string& q_kind, const Bytes& q, const std::string& k_kind,
-                const Bytes& k, const std::string& v_kind, const Bytes& v) {
-                 const StoredMatrix a = matrix_of(q_kind, q), b = matrix_of(k_kind, k), c = matrix_of(v_kind, v);
-                 pack([&] { self.decoder().set_qkv(layer, a, b, c); });
-             })
-        .def("set_attention_output",
-             [](BoundDecoder& self, int layer, const std::string& kind, const Bytes& data) {
-                 const StoredMatrix matrix = matrix_of(kind, data);
-                 pack([&] { self.decoder().set_attention_output(layer, matrix); });
-             })
-        .def("set_gate_up",
-             [](BoundDecoder& self, int layer, const std::string& gate_kind, const Bytes& gate,
-                const std::string& up_kind, const Bytes& up) {
-                 const StoredMatrix a = matrix_of(gate_kind, gate), b = matrix_of(up_kind, up);
-                 pack([&] { self.decoder().set_gate_up(layer, a, b); });
-             })
-        .def("set_down",
-             [](BoundDecoder& self, int layer, const std::string& kind, const Bytes& data) {
-                 const StoredMatrix matrix = matrix_of(kind, data);
-                 pack([&] { self.decoder().set_down(layer, matrix); });
-             })
+        .def(
+            "set_output",
+            [](BoundDecoder& self, const std::string& kind, const Bytes& data) {
+                const StoredMatrix matrix = matrix_of(kind, data);
+                pack([&] { self.decoder().set_output(matrix); });
+            },
+            nb::arg("kind"), nb::arg("data"))
+        .def(
+            "set_qkv",
+            [](BoundDecoder& self, int layer, const std::string& q_kind, const Bytes& q, const std::string& k_kind,
+               const Bytes& k, const std::string& v_kind, const Bytes& v) {
+                const StoredMatrix a = matrix_of(q_kind, q), b = matrix_of(k_kind, k), c = matrix_of(v_kind, v);
+                pack([&] { self.decoder().set_qkv(layer, a, b, c); });
+            },
+            nb::arg("layer"), nb::arg("q_kind"), nb::arg("q"), nb::arg("k_kind"), nb::arg("k"), nb::arg("v_kind"),
+            nb::arg("v"))
+        .def(
+            "set_attention_output",
+            [](BoundDecoder& self, int layer, const std::string& kind, const Bytes& data) {
+                const StoredMatrix matrix = matrix_of(kind, data);
+                pack([&] { self.decoder().set_attention_output(layer, matrix); });
+            },
+            nb::arg("layer"), nb::arg("kind"), nb::arg("data"))
+        .def(
+            "set_gate_up",
+            [](BoundDecoder& self, int layer, const std::string& gate_kind, const Bytes& gate,
+               const std::string& up_kind, const Bytes& up) {
+                const StoredMatrix a = matrix_of(gate_kind, gate), b = matrix_of(up_kind, up);
+                pack([&] { self.decoder().set_gate_up(layer, a, b); });
+            },
+            nb::arg("layer"), nb::arg("gate_kind"), nb::arg("gate"), nb::arg("up_kind"), nb::arg("up"))
+        .def(
+            "set_down",
+            [](BoundDecoder& self, int layer, const std::string& kind, const Bytes& data) {
+                const StoredMatrix matrix = matrix_of(kind, data);
+                pack([&] { self.decoder().set_down(layer, matrix); });
+            },
+            nb::arg("layer"), nb::arg("kind"), nb::arg("data"))
         .def("bind", &BoundDecoder::bind, nb::arg("seats"), nb::arg("batch"), nb::arg("results"), nb::arg("sampled"),
              nb::arg("prompt"))
         .def("set_sampler_lists", &BoundDecoder::set_sampler_lists, nb::arg("bias"), nb::arg("allowed"),
              nb::arg("banned"))
         .def("step", &BoundDecoder::step, nb::arg("chunks"),
+             nb::sig("def step(self, chunks: list[hotseat.core.batch.Chunk]) -> list[int | None]"),
              "Compute a list of Chunk; return a token id for each that samples, None where that failed.")
         .def("logits", &BoundDecoder::logits, nb::arg("num_rows"),
              "A view of the logits of the last step's sampling rows; the next "
