@@ -43,7 +43,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     attended_ = Memory(tokens * q_size_ * sizeof(float));
     mlp_ = Memory(tokens * shape_.intermediate_size * sizeof(float));
     is_fused_mlp_ = shape_.gated && shape_.activation == Activation::silu;
-    max_logit_rows_ = std::max(limits.max_num_seqs, kMinLogitRows);
+    max_logit_rows_ = limits.max_num_seqs + kMinLogitRows;
     logits_stride_ = shape_.vocab_size;
     logits_ = Memory(max_logit_rows_ * logits_stride_ * sizeof(float));
     chunk_of_row_.resize(tokens);
@@ -202,10 +202,10 @@ const int32_t* Decoder::block_table(int chunk) const {
     return sampler_.seats.block_tables + batch_.seats[chunk] * sampler_.seats.blocks_stride;
 }
 
-// Leave logits of rows[0 .. num_rows) in logits_.
-void Decoder::compute_logits(const int32_t* rows, int num_rows, int worker) {
+// Leave logits of rows[0 .. num_rows) in `logits`.
+void Decoder::compute_logits(const int32_t* rows, int num_rows, int worker, float* logits) {
     pack_normed(output_norm_, output_, worker, num_rows, rows);
-    multiply(output_, worker, num_rows, logits_.as<float>(), logits_stride_, Epilogue::store);
+    multiply(output_, worker, num_rows, logits, logits_stride_, Epilogue::store);
 }
 
 void Decoder::finish_logits(float* logits) const {
@@ -217,7 +217,7 @@ void Decoder::finish_logits(float* logits) const {
 void Decoder::sample_rows(int worker) {
     const int num_rows = counts_.num_samples;
     if (num_rows == 0) return;
-    compute_logits(batch_.sample_rows, num_rows, worker);
+    compute_logits(batch_.sample_rows, num_rows, worker, logits_.as<float>());
     pool_.for_each(num_rows, worker, [&](int i, int who) {
         float* logits = logits_.as<float>() + i * logits_stride_;
         finish_logits(logits);
@@ -235,13 +235,14 @@ void Decoder::sample_rows(int worker) {
 }
 
 void Decoder::prompt_logprobs(int worker) {
-    // The logits of the sampling rows, if anybody asks for them after the step,
-    // are lost when there are prompt rows.
-    for (int first = 0; first < counts_.num_prompt_rows; first += max_logit_rows_) {
-        const int num_rows = std::min(max_logit_rows_, counts_.num_prompt_rows - first);
-        compute_logits(batch_.prompt_rows + first, num_rows, worker);
+    // Behind the logits of the sampling rows, which may be asked for after the step.
+    float* behind = logits_.as<float>() + counts_.num_samples * logits_stride_;
+    const int rows_at_once = max_logit_rows_ - counts_.num_samples;
+    for (int first = 0; first < counts_.num_prompt_rows; first += rows_at_once) {
+        const int num_rows = std::min(rows_at_once, counts_.num_prompt_rows - first);
+        compute_logits(batch_.prompt_rows + first, num_rows, worker, behind);
         pool_.for_each(num_rows, worker, [&](int i, int who) {
-            float* logits = logits_.as<float>() + i * logits_stride_;
+            float* logits = behind + i * logits_stride_;
             finish_logits(logits);
             write_logprobs(kernels_, logits, shape_.vocab_size, batch_.prompt_targets[first + i],
                            batch_.prompt_num_logprobs[first + i], *scratch_[who].sampler, results_.prompt, first + i);

@@ -181,7 +181,7 @@ private:
     uint8_t* queries(int head, int row) const;
     const int32_t* block_table(int chunk) const;
 
-    void compute_logits(const int32_t* rows, int num_rows, int worker);
+    void compute_logits(const int32_t* rows, int num_rows, int worker, float* logits);
     void sample_rows(int worker);
     void prompt_logprobs(int worker);
 

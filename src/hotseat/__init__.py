@@ -8,28 +8,51 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hotseat.core.request import SamplingParams, StructuredOutputsParams
-    from hotseat.llm import LLM, CompletionOutput, Logprob, RequestOutput
+    from hotseat.core.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+    from hotseat.llm import (
+        LLM,
+        AsyncLLM,
+        CompletionOutput,
+        EngineArgs,
+        Logprob,
+        RequestMetrics,
+        RequestOutput,
+        TextPrompt,
+        TokensPrompt,
+    )
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
+    "EngineArgs",
     "Logprob",
+    "RequestMetrics",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
 ]
 
 __version__ = "0.1.0"
 
+_CORE, _LLM = "hotseat.core.sampling_params", "hotseat.llm"
 _HOME = {
-    "CompletionOutput": "hotseat.llm",
-    "LLM": "hotseat.llm",
-    "Logprob": "hotseat.llm",
-    "RequestOutput": "hotseat.llm",
-    "SamplingParams": "hotseat.core.request",
-    "StructuredOutputsParams": "hotseat.core.request",
+    "LLM": _LLM,
+    "AsyncLLM": _LLM,
+    "CompletionOutput": _LLM,
+    "EngineArgs": _LLM,
+    "Logprob": _LLM,
+    "RequestMetrics": _LLM,
+    "RequestOutput": _LLM,
+    "RequestOutputKind": _CORE,
+    "SamplingParams": _CORE,
+    "StructuredOutputsParams": _CORE,
+    "TextPrompt": _LLM,
+    "TokensPrompt": _LLM,
 }
 
 

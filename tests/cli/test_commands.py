@@ -173,7 +173,7 @@ def test_the_help_says_what_kind_of_value_an_option_takes(capsys: pytest.Capture
         cli.main(["serve", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     for words in ("--max-num-seqs N", "--record FILE", "--shutdown-timeout-s SECONDS", "--max-request-bytes BYTES"):
-        assert f"[{words}]" in text
+        assert words in text
     assert "[--port PORT]" in text
 
 

@@ -16,6 +16,8 @@ from hotseat.errors import GrammarError
 class ScriptedConstraint:
     """Takes ``tokens`` in their order; fails to tell a mask at the positions ``mute``."""
 
+    ends_answer = True
+
     def __init__(self, tokens: Iterable[int], mute: Iterable[int] = ()) -> None:
         self.tokens = list(tokens)
         self.num_accepted = 0

@@ -59,7 +59,7 @@ BAD_COMPLETIONS: list[tuple[str, dict[str, Any]]] = [
     ("best_of", {"best_of": 2}),
     ("suffix", {"suffix": "the end"}),
     ("use_beam_search", {"use_beam_search": True}),
-    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
     ("response_format", {"response_format": {"type": "xml"}}),
     ("response_format", {"response_format": {"type": "json_schema"}}),
     ("response_format", {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}),

@@ -37,7 +37,7 @@ class Command:
     help: str
     known: Callable[[], dict[str, options.Option]]
     run: Callable[[Invocation], int]
-    positional: str | None = None
+    positional: tuple[str, ...] = ()
     prefix: str = options.ENVIRONMENT_PREFIX
     log_level: str | None = None
 
@@ -251,7 +251,7 @@ def _roofline_command(name: str, *, help: str) -> Command:  # noqa: A002  # as t
         chosen = options.build(COMMANDS[name].options, invocation.values)
         return COMMANDS[name].run(chosen, command=invocation.line, machine=asdict(describe_machine()))
 
-    return Command(help=help, known=known, run=run, positional="model", prefix=_BENCH)
+    return Command(help=help, known=known, run=run, positional=("model",), prefix=_BENCH)
 
 
 COMMANDS: dict[str, Command] = {
@@ -259,14 +259,14 @@ COMMANDS: dict[str, Command] = {
         help="serve a model over HTTP as OpenAI's clients expect it",
         known=_serve_options,
         run=_serve,
-        positional="model",
+        positional=("model",),
         log_level="info",
     ),
     "pull": Command(
         help="fetch a model, so that later starts need no network",
         known=_pull_options,
         run=_pull,
-        positional="model",
+        positional=("model",),
         log_level="info",
     ),
     "models": Command(help="list the architectures and tensor types that are supported", known=dict, run=_models),
@@ -274,34 +274,34 @@ COMMANDS: dict[str, Command] = {
         help="say what a model is, what memory it takes and what would be refused, without loading it",
         known=_inspect_options,
         run=_inspect,
-        positional="model",
+        positional=("model",),
         log_level="warning",
     ),
     "generate": Command(
         help="complete a text (- reads it from standard input)",
         known=_generate_options,
         run=_generate,
-        positional="prompt",
+        positional=("model", "prompt"),
         log_level="warning",
     ),
     "chat": Command(
         help="talk to a model in the terminal",
         known=_chat_options,
         run=_chat,
-        positional="model",
+        positional=("model",),
         log_level="warning",
     ),
     "explain": Command(
         help="say where the requests of a server are, and why",
         known=_explain_options,
         run=_explain,
-        positional="request_id",
+        positional=("request_id",),
     ),
     "simulate": Command(
         help="run the scheduler on a file of requests, without a model",
         known=_simulate_options,
         run=_simulate,
-        positional="requests",
+        positional=("requests",),
     ),
     "bench serve": Command(
         help="measure a server under load", known=_bench_serve_options, run=_bench_serve, prefix=_BENCH

@@ -121,10 +121,10 @@ class OutputProcessor:
         token_id = request.output_token_ids[-1]
         reason = None
         # An end that comes before min_tokens is one that the grammar left no choice about.
-        may_end = len(request.output_token_ids) >= request.params.min_tokens or request.constraint is not None
+        may_end = len(request.output_token_ids) >= request.params.min_tokens or request.has_grammar
         if token_id in request.ends_on and may_end:
             reason = FinishReason.STOP
-            is_eos = token_id in request.eos_token_ids and not (request.params.ignore_eos and not request.constraint)
+            is_eos = token_id in request.eos_token_ids and not (request.params.ignore_eos and not request.has_grammar)
             update.stop_token_id = None if is_eos else token_id
         elif request.num_tokens >= request.end_at:
             reason = FinishReason.LENGTH

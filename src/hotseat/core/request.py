@@ -150,6 +150,11 @@ class Request:
     wait: Wait = field(default_factory=Wait, repr=False)
 
     @property
+    def has_grammar(self) -> bool:
+        """Tell whether its answer has a form, which says where it ends."""
+        return self.constraint is not None and self.constraint.ends_answer
+
+    @property
     def num_tokens(self) -> int:
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import enum
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from functools import wraps
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from hotseat.core.structured_outputs import StructuredOutputsParams
 from hotseat.errors import InvalidRequestError
@@ -15,6 +18,8 @@ __all__ = [
     "MAX_LOGPROBS",
     "MAX_N",
     "MAX_STOP_STRINGS",
+    "LogitsProcessor",
+    "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
 ]
@@ -25,9 +30,69 @@ MAX_STOP_LENGTH = 1024  # characters of one stop string
 MAX_N = 128
 MAX_LOGIT_BIAS = 100.0
 MAX_COUNT = 2**31 - 1  # the largest number of tokens, and the largest token id, that anything may name
+MAX_BAD_WORDS = 256
 _INT64 = 2**63
 
+# (output ids so far, logits float32[V]) or (prompt ids, output ids so far, logits) → logits float32[V]
+LogitsProcessor: TypeAlias = Callable[..., Any]
 
+# vLLM's fields that are not there: the value that asks for nothing, and what to do instead.
+_NOT_HERE: dict[str, tuple[object, str]] = {
+    "best_of": (None, "n answers are all that are computed; leave it out, or set it to n"),
+    "spaces_between_special_tokens": (True, "special tokens are written as the tokenizer writes them"),
+    "guided_decoding": (None, "say structured_outputs=StructuredOutputsParams(...)"),
+    "extra_args": (None, "there are no plugins that would read it"),
+    "flat_logprobs": (False, "log-probabilities come as a dict for each token"),
+    "skip_reading_prefix_cache": (None, "say LLM(enable_prefix_caching=False)"),
+    "skip_clone": (False, "parameters never change, so nothing is copied"),
+    "use_beam_search": (False, "beam search is not supported; say n"),
+    "length_penalty": (1.0, "it belongs to beam search, which is not supported"),
+    "early_stopping": (False, "it belongs to beam search, which is not supported"),
+}
+
+T = TypeVar("T")
+
+
+class RequestOutputKind(enum.Enum):
+    """What ``AsyncLLM.generate`` yields: the answer so far, what is new of it, or the whole at its end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+def _takes_vllms_words(cls: type[T]) -> type[T]:
+    """Say of a field that is not there what to write instead, and of an assignment that there is none."""
+    init: Callable[..., None] = cls.__init__
+    known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+
+    @wraps(init)
+    def checked_init(self: T, *values: Any, **named: Any) -> None:
+        if values:
+            raise InvalidRequestError(f"{cls.__name__} takes its fields by name", param="sampling_params")
+        if not named.keys() <= checked:
+            for name in named.keys() - checked:
+                _check_word(name, named.pop(name), named, known)
+        init(self, **named)
+
+    def refuse(self: T, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"{cls.__name__} never change: make others with params.clone({name}={value!r})")
+
+    checked = set(known)
+    cls.__init__ = checked_init  # type: ignore[method-assign, assignment]
+    cls.__setattr__ = refuse  # type: ignore[method-assign, assignment]
+    return cls
+
+
+def _check_word(name: str, value: object, named: dict[str, Any], known: list[str]) -> None:
+    if name not in _NOT_HERE:
+        raise InvalidRequestError(f"there is no sampling parameter {name}; there are {', '.join(known)}", param=name)
+    neutral, instead = _NOT_HERE[name]
+    if value not in (None, neutral) and not (name == "best_of" and value == named.get("n", 1)):
+        raise InvalidRequestError(f"{name} = {value!r} is not supported: {instead}", param=name)
+
+
+@_takes_vllms_words
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Say how tokens are chosen and when to stop. Names and defaults are vLLM's.
@@ -37,7 +102,14 @@ class SamplingParams:
     model's context; 0 computes the prompt and generates nothing. ``logprobs`` n asks for the chosen token's
     log-probability and the n most probable tokens (0: the chosen one alone); ``prompt_logprobs`` the same
     for the prompt. ``stop`` may be one string, and lists may stand for the tuples. ``structured_outputs`` is the form
-    that the answer must have; tokens that end it may be sampled only where the form is complete.
+    that the answer must have; tokens that end it may be sampled only where the form is complete. ``bad_words`` are
+    texts that the answer does not get, as their usual tokens; ``truncate_prompt_tokens`` k keeps the last k tokens of
+    the prompt (-1: as many as fit), ``detokenize`` false leaves the text empty.
+
+    ``logits_processors`` are called one after the other on the row of logits, float32[V], of each token, before
+    anything else changes it: with the output's ids and the row, or with the prompt's ids before them, and return a row.
+    They run in Python between two steps, for all requests to wait for: expect a fraction of the speed. What one returns
+    must follow from its arguments alone, or the answer depends on preemptions.
 
     Raises:
         InvalidRequestError: a value is out of range; ``param`` names the field.
@@ -64,6 +136,11 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     structured_outputs: StructuredOutputsParams | None = None
+    bad_words: tuple[str, ...] = ()
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    truncate_prompt_tokens: int | None = None
+    detokenize: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
         self._normalize()
@@ -71,9 +148,18 @@ class SamplingParams:
         self._check_lengths()
         self._check_stops()
         self._check_token_ids()
-        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output", "detokenize"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name, "must be true or false", getattr(self, name))
+        self._check_extras()
+
+    def clone(self, **changes: Any) -> SamplingParams:
+        """Return a copy, with ``changes`` to its fields.
+
+        Raises:
+            InvalidRequestError: a value is out of range; ``param`` names the field.
+        """
+        return replace(self, **changes)
 
     def resolved(self, *, max_tokens: int, prompt_logprobs: int | None) -> SamplingParams:
         """Return a copy with these two values, which are trusted: nothing is checked a second time."""
@@ -88,12 +174,15 @@ class SamplingParams:
         _set(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
         if self.allowed_token_ids is not None:
             _set(self, "allowed_token_ids", _as_tuple("allowed_token_ids", self.allowed_token_ids))
+        for name in ("bad_words", "logits_processors"):
+            value = getattr(self, name)
+            _set(self, name, () if value is None else _as_tuple(name, value))
         form: Any = self.structured_outputs
         if form is not None and not isinstance(form, StructuredOutputsParams):
             _set(self, "structured_outputs", StructuredOutputsParams.from_values(form))
         bias: Any = self.logit_bias
-        pairs = bias.items() if isinstance(bias, dict) else _as_tuple("logit_bias", bias)
-        _set(self, "logit_bias", tuple(_as_tuple("logit_bias", pair) for pair in pairs))
+        pairs = [(_as_id(key), value) for key, value in bias.items()] if isinstance(bias, dict) else bias
+        _set(self, "logit_bias", tuple(_as_tuple("logit_bias", pair) for pair in _as_tuple("logit_bias", pairs)))
         if self.top_k == -1:
             _set(self, "top_k", 0)
         if self.seed == -1:
@@ -132,12 +221,30 @@ class SamplingParams:
             if len(stop) > MAX_STOP_LENGTH:
                 raise _invalid("stop", f"takes strings of at most {MAX_STOP_LENGTH} characters", len(stop))
 
+    def _check_extras(self) -> None:
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise _invalid("bad_words", f"takes at most {MAX_BAD_WORDS} texts", len(self.bad_words))
+        for word in self.bad_words:
+            if not isinstance(word, str) or not word.strip() or len(word) > MAX_STOP_LENGTH:
+                raise _invalid("bad_words", f"must hold texts of 1 to {MAX_STOP_LENGTH} characters", word)
+        for processor in self.logits_processors:
+            if not callable(processor):
+                raise _invalid("logits_processors", "must hold callables", processor)
+        if self.truncate_prompt_tokens not in (None, -1):
+            _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, MAX_COUNT)
+        if not self.detokenize and self.stop:
+            raise _invalid("detokenize", "must be true where stop strings are looked for", False)
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise _invalid("output_kind", "must be a RequestOutputKind", self.output_kind)
+
     def _check_token_ids(self) -> None:
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, MAX_COUNT)
         for pair in self.logit_bias:
             if len(pair) != 2:
                 raise _invalid("logit_bias", "must hold pairs of a token id and a bias", pair)
+            if not isinstance(pair[0], int) or isinstance(pair[0], bool):
+                raise _invalid("logit_bias", "has token ids as keys, each a whole number", pair[0])
             _check_int("logit_bias", pair[0], 0, MAX_COUNT)
             _check_float("logit_bias", pair[1], -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         if self.allowed_token_ids is None:
@@ -156,6 +263,11 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise _invalid(name, "must be a list", value)
     return tuple(value)
+
+
+def _as_id(key: Any) -> Any:
+    """Return a key as JSON spells a token id as a number."""
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10 else key
 
 
 def _check_int(name: str, value: Any, low: int, high: int) -> None:

@@ -113,7 +113,7 @@ class Scheduler:
         max_len = min(self.config.max_model_len, self.config.num_kv_blocks * self.config.block_size + 1)
         request.end_at = max_len if params.max_tokens is None else min(max_len, num_prompt + params.max_tokens)
         # A complete grammar leaves nothing but an end, whatever the client thinks of ends.
-        ignores_eos = params.ignore_eos and request.constraint is None
+        ignores_eos = params.ignore_eos and not request.has_grammar
         eos = frozenset() if ignores_eos else request.eos_token_ids
         request.ends_on = eos.union(params.stop_token_ids)
         request.collected_logprobs = None if params.prompt_logprobs is None else []

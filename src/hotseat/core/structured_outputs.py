@@ -19,6 +19,8 @@ _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 class TokenConstraint(Protocol):
     """A grammar on its way through one answer. It is a function of the tokens accepted so far, and of nothing else."""
 
+    ends_answer: bool  # whether it says where the answer ends, as a grammar does and a list of words does not
+
     def mask(self) -> Any:
         """Return which tokens may come next, a buffer as ``TokenMask.words``; valid until the next call.
 

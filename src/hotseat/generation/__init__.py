@@ -7,5 +7,14 @@ from hotseat.generation.generator import Generator
 from hotseat.generation.offline import OfflineGenerator
 from hotseat.generation.prompts import ModelLimits, PromptRequest
 from hotseat.generation.sequence import OutputDelta, SequenceOutput
+from hotseat.generation.stages import RequestTimes
 
-__all__ = ["Generator", "ModelLimits", "OfflineGenerator", "OutputDelta", "PromptRequest", "SequenceOutput"]
+__all__ = [
+    "Generator",
+    "ModelLimits",
+    "OfflineGenerator",
+    "OutputDelta",
+    "PromptRequest",
+    "RequestTimes",
+    "SequenceOutput",
+]

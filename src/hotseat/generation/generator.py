@@ -75,6 +75,11 @@ class Generator:
         """
         return await self._threads.run(len(text), lambda: self._reader.read(text, add_special_tokens))
 
+    def abort(self, request_id: str) -> None:
+        """End the sequences of ``request_id`` now; nothing happens when there are none."""
+        for own_id in tuple(self._running.get(request_id, ())):
+            self._engine.abort(own_id)
+
     async def explain(self, request_id: str) -> list[Explanation | FinishedRequest]:
         """Return the states of the sequences of ``request_id``, or the histories of those that ended lately.
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from hotseat.core.limits import check_context
 from hotseat.core.request import Request, RequestId, SamplingParams
+from hotseat.core.structured_outputs import TokenConstraint
 from hotseat.errors import InvalidRequestError, PromptTooLongError
 from hotseat.formats import OutputParser
+from hotseat.generation.bad_words import BadWords, word_ids
 from hotseat.grammar import Grammar
 from hotseat.text import Tokenizer
 
@@ -20,6 +22,12 @@ __all__ = ["ModelLimits", "PromptReader", "PromptRequest", "child_seed"]
 
 HEAD_CHARACTERS_PER_TOKEN = 16  # of a prompt's head; English has four
 _SEED_MASK = (1 << 63) - 1
+
+
+def request_seed(engine_seed: int, serial: int) -> int:
+    """Return the seed of the ``serial``-th request of an engine with a seed of its own."""
+    digest = hashlib.blake2b(f"engine:{engine_seed}:{serial}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & _SEED_MASK
 
 
 def child_seed(seed: int | None, index: int) -> int:
@@ -69,6 +77,7 @@ class ModelLimits:
     max_model_len: int
     eos_token_ids: frozenset[int] = frozenset()
     default_max_tokens: int | None = None  # when a request has none; None: what the context holds
+    seed: int | None = None  # from which requests without a seed get theirs, in order; None: each one is drawn
 
 
 class PromptReader:
@@ -114,12 +123,17 @@ class PromptReader:
         """
         text, params = prompt.prompt, prompt.params
         prompt_ids = self.read(text, prompt.add_special_tokens) if isinstance(text, str) else list(text)
+        prompt_ids = self._truncated(prompt_ids, params)
         check_context(len(prompt_ids), params.max_tokens, self._limits.max_model_len)
         self._check_ids(prompt_ids)
         self._check_params(params)
         max_tokens = self._max_tokens(len(prompt_ids), prompt)
         serial = next(self._serial)
         ids = [f"{request_id}.{serial}"] if params.n == 1 else [f"{request_id}.{serial}/{i}" for i in range(params.n)]
+        words = word_ids(params.bad_words, self._tokenizer)
+        seed = params.seed
+        if seed is None and self._limits.seed is not None:
+            seed = request_seed(self._limits.seed, serial)
         deadline_at = None if prompt.deadline_ms is None else arrived_at + prompt.deadline_ms / 1000
         first_params = params.resolved(max_tokens=max_tokens, prompt_logprobs=params.prompt_logprobs)
         # The prompt is the same for all: one of them computes its log-probabilities, the others read the cache.
@@ -130,16 +144,29 @@ class PromptReader:
                 prompt_token_ids=prompt_ids,
                 params=other_params if index else first_params,
                 arrived_at=arrived_at,
-                seed=child_seed(params.seed, index),
+                seed=child_seed(seed, index),
                 eos_token_ids=self._limits.eos_token_ids,
                 priority=prompt.priority,
                 tenant=prompt.tenant,
                 deadline_at=deadline_at,
-                constraint=None if grammar is None else grammar.constraint(),
+                constraint=self._constraint(grammar, words),
                 cache_salt=prompt.cache_salt,
             )
             for index, child_id in enumerate(ids)
         ]
+
+    def _truncated(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
+        """Return the end of the prompt that ``truncate_prompt_tokens`` keeps."""
+        keeps = params.truncate_prompt_tokens
+        if keeps is None:
+            return prompt_ids
+        if keeps == -1:
+            keeps = max(1, self._limits.max_model_len - max(1, params.max_tokens or 1))
+        return prompt_ids[-keeps:]
+
+    def _constraint(self, grammar: Grammar | None, words: list[tuple[int, ...]]) -> TokenConstraint | None:
+        inner = None if grammar is None else grammar.constraint()
+        return BadWords(words, self._limits.vocab_size, inner) if words else inner
 
     def _check_ids(self, token_ids: list[int]) -> None:
         if set(map(type, token_ids)) != {int}:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hotseat.core.batch import RequestUpdate, TokenLogprobs
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.formats import OutputParser
-from hotseat.generation.stages import OutputDelta, stages_for
-from hotseat.text import Tokenizer
+from hotseat.generation.stages import OutputDelta, RequestTimes, stages_for
+from hotseat.text import Detokenizer, Tokenizer
 
 __all__ = ["OutputDelta", "SequenceOutput", "SequenceOutputs"]
 
@@ -24,6 +24,7 @@ class SequenceOutput:
         "_detokenizer",
         "_keeps_stop",
         "_prompt_logprobs",
+        "_request",
         "_stages",
         "index",
         "is_finished",
@@ -40,11 +41,16 @@ class SequenceOutput:
         parser: OutputParser | None = None,
     ) -> None:
         params = request.params
+        self._request = request
         self.prompt = prompt
         self.index = index
         self.is_finished = False
         skips = params.skip_special_tokens
-        self._detokenizer = tokenizer.detokenizer(request.prompt_token_ids, skip_special_tokens=skips)
+        self._detokenizer: Detokenizer | _NoText = (
+            tokenizer.detokenizer(request.prompt_token_ids, skip_special_tokens=skips)
+            if params.detokenize
+            else _NoText()
+        )
         self._keeps_stop = params.include_stop_str_in_output
         self._stages = stages_for(params, parser)
         self._prompt_logprobs: list[TokenLogprobs] | None = None
@@ -85,7 +91,22 @@ class SequenceOutput:
         for stage in self._stages:
             stage.process(delta, pieces)
         self.is_finished = delta.finish_reason is not None
+        if self.is_finished:
+            request = self._request
+            delta.times = RequestTimes(
+                request.arrived_at, request.admitted_at, request.first_token_at, request.finished_at
+            )
         return delta
+
+
+class _NoText:
+    """Stands for a detokenizer where nobody reads the text."""
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
 
 
 class SequenceOutputs:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hotseat.core.batch import TokenLogprobs
 from hotseat.core.request import FinishReason, SamplingParams
 from hotseat.formats import CallDelta, OutputParser, merge_calls
 from hotseat.text import StopStrings
 
-__all__ = ["OutputDelta", "OutputStage", "ParserStage", "StopStage", "stages_for"]
+__all__ = ["OutputDelta", "OutputStage", "ParserStage", "RequestTimes", "StopStage", "stages_for"]
+
+
+class RequestTimes(NamedTuple):
+    """Instants of a sequence on the engine's clock, in seconds; ``None`` where it did not come so far."""
+
+    arrived_at: float
+    admitted_at: float | None  # took its first seat
+    first_token_at: float | None
+    finished_at: float | None  # None: a stop string ended it, and the engine does not know yet
 
 
 @dataclass(slots=True)
@@ -36,6 +45,7 @@ class OutputDelta:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     error: str | None = None  # for finish_reason "error" and "timeout"
+    times: RequestTimes | None = None  # in the last delta
     prompt_token_ids: list[int] | None = None  # once per prompt, in the first delta
     prompt_logprobs: list[TokenLogprobs] | None = None  # beside prompt_token_ids; entry i is about prompt token i + 1
     # Where the answer is parsed, ``text`` is its content alone:

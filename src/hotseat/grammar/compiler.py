@@ -29,6 +29,7 @@ class Constraint:
     """One answer on its way through a grammar; a ``TokenConstraint``."""
 
     __slots__ = ("_matcher", "_row", "_words")
+    ends_answer = True
 
     def __init__(self, matcher: LLMatcher, row_words: int, words: int) -> None:
         self._matcher = matcher

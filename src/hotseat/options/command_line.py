@@ -24,16 +24,20 @@ def read(
     words: Sequence[str],
     environment: Mapping[str, str],
     *,
-    positional: str | None = None,
+    positional: Sequence[str] = (),
     prefix: str = ENVIRONMENT_PREFIX,
 ) -> dict[str, Any]:
     """Return what was chosen: the command line wins over the environment, the environment over the file.
+
+    ``positional`` are options that may be written without their flags, in this order; fewer words are the last ones.
 
     Raises:
         ConfigError: an option is unknown or its value is wrong.
     """
     parser = _parser(command, description, known, positional)
-    given, unknown = parser.parse_known_args([_with_dashes(word) for word in words])
+    given, unknown = parser.parse_known_intermixed_args([_with_dashes(word) for word in words])
+    if len(free := getattr(given, "positional", [])) > len(positional):
+        unknown = [*unknown, free[len(positional)]]
     if unknown:
         name = unknown[0].partition("=")[0]
         if not name.startswith("-"):
@@ -41,8 +45,9 @@ def read(
         raise unknown_option(name, [*known, "config"], "")
     from_command_line = vars(given)
     path = from_command_line.pop("config", None) or environment.get(f"{prefix}CONFIG")
-    if positional and (value := from_command_line.pop("positional", None)) is not None:
-        from_command_line[positional] = value
+    free = from_command_line.pop("positional", None) or []
+    for option, word in zip(positional[len(positional) - len(free) :], free, strict=True):
+        from_command_line[option] = known[option].parse(word)
     in_file = from_file(known, path) if path else {}
     values = in_file | from_environment(known, environment, prefix) | from_command_line
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -65,16 +70,20 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(
-    command: str, description: str, known: Mapping[str, Option], positional: str | None
+    command: str, description: str, known: Mapping[str, Option], positional: Sequence[str]
 ) -> argparse.ArgumentParser:
+    words = " ".join(f"[{known[name].metavar}]" for name in positional)
     parser = _Parser(
-        prog=f"hotseat {command}", description=description, allow_abbrev=False, argument_default=argparse.SUPPRESS
+        prog=f"hotseat {command}",
+        usage=" ".join(filter(None, [f"hotseat {command}", words, "[options]"])),
+        description=description,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file of options: `max-num-seqs: 32`")
     if positional:
-        parser.add_argument(
-            "positional", nargs="?", metavar=known[positional].metavar, help=_help(known[positional]).replace("%", "%%")
-        )
+        text = "; ".join(_help(known[name]) for name in positional)
+        parser.add_argument("positional", nargs="*", metavar=words, help=text.replace("%", "%%"))
     groups: dict[str, Any] = {}
     for option in known.values():
         if option.group not in groups:
@@ -84,7 +93,7 @@ def _parser(
 
 
 def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
-    text = _help(option).replace("%", "%%")
+    text = argparse.SUPPRESS if option.is_hidden else _help(option).replace("%", "%%")
     if option.is_boolean:
         group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
         return

@@ -33,6 +33,8 @@ class Option:
     help: str
     choices: tuple[str, ...]
     group: str
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other words for some of the values
+    is_hidden: bool = False  # known, but not in the help
     metavar: str = ""  # what stands for the value in the help
 
     @property
@@ -49,6 +51,7 @@ class Option:
 
     def parse(self, text: str) -> Any:
         """Read one value as it is written on a command line or in the environment."""
+        text = self.aliases.get(text, text)
         if self.is_optional and text.lower() in ("none", "null"):
             return None
         for kind in self.kinds[1:] if self.is_sequence else self.kinds:
@@ -60,6 +63,8 @@ class Option:
 
     def check(self, value: object) -> Any:
         """Take a value that comes from YAML or Python; an int is a float too, a list is a sequence."""
+        if isinstance(value, str):
+            value = self.aliases.get(value, value)
         if value is None and self.is_optional:
             return None
         if self.is_sequence:
@@ -116,6 +121,8 @@ def collect(*groups: tuple[str, type]) -> dict[str, Option]:
                     help=field.metadata.get("help", ""),
                     choices=tuple(field.metadata.get("choices", ())),
                     group=group,
+                    aliases=field.metadata.get("aliases", {}),
+                    is_hidden=field.metadata.get("hidden", False),
                     metavar=field.metadata.get("metavar") or _metavar(field.name, kinds),
                 ),
             )

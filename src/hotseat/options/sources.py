@@ -86,7 +86,7 @@ def misspelt_variables(
 def unknown_option(name: str, known: Iterable[str], where: str) -> ConfigError:
     """Return the error for ``name``, which names the nearest option there is."""
     wanted = name.lstrip("-").replace("-", "_")
-    near = get_close_matches(wanted, list(known), n=1, cutoff=0.5)
+    near = get_close_matches(wanted, list(known), n=1, cutoff=NEAR)
     style = (lambda text: "--" + text.replace("_", "-")) if name.startswith("--") else str
     hint = f"; did you mean {style(near[0])}?" if near else ""
     return ConfigError(f"unknown option {name}{' ' + where if where else ''}{hint}")

@@ -25,6 +25,7 @@ KvDtype: TypeAlias = Literal["bf16", "fp32"]
 
 DTYPES = ("auto", "int8", "bf16", "fp32", "gguf")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp32")
+DTYPE_ALIASES = {"bfloat16": "bf16", "float32": "fp32", "float": "fp32"}  # vLLM's and PyTorch's words
 ISAS = ("auto", "scalar", "avx2", "avx512", "avx512bf16")
 MAX_BLOCK_SIZE = 1024
 _KV_ITEM_BYTES = {"bf16": 2, "fp32": 4}
@@ -44,6 +45,7 @@ class RunnerConfig:
             "help": "precision of the weights and of what they are multiplied with; auto is int8 "
             "(8-bit weights and activations), fp32 is exact, gguf keeps a GGUF file's bits (fastest alone)",
             "choices": DTYPES,
+            "aliases": DTYPE_ALIASES,
         },
     )
     kv_cache_dtype: str = field(
@@ -51,6 +53,7 @@ class RunnerConfig:
         metadata={
             "help": "precision of cached keys and values; auto is fp32 when dtype is fp32, else bf16",
             "choices": KV_CACHE_DTYPES,
+            "aliases": DTYPE_ALIASES,
         },
     )
     threads: int | None = field(

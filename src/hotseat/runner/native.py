@@ -17,6 +17,7 @@ from hotseat.runner import _native
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.determinism import Determinism, native_determinism
 from hotseat.runner.groups import check_groups, log_groups
+from hotseat.runner.logits_processors import resample
 from hotseat.runner.numa import warn_if_spread
 from hotseat.runner.results import StepResults
 from hotseat.runner.seats import Float32Array, Ragged, SeatTable
@@ -95,13 +96,13 @@ class NativeRunner:
         self._bind_lists()
         self._table.name_rows(batch.chunks)
         token_ids = self._decoder.step(batch.chunks)
+        if self._table.logits_processors and token_ids:
+            rows = self._decoder.logits(len(token_ids))
+            resample(self._table, self._results, rows.__getitem__, token_ids)
         return self._results.to_output(self._table, token_ids)
 
     def last_logits(self) -> Float32Array:
-        """Return a copy of the logits of the last step's sampling rows, float32[num_samples, vocab_size].
-
-        Not valid after a step that computed prompt log-probabilities.
-        """
+        """Return a copy of the logits of the last step's sampling rows, float32[num_samples, vocab_size]."""
         return np.array(self._decoder.logits(len(self._table.flat.sample_ids)))
 
     def time_steps(self, enabled: bool) -> None:

@@ -29,6 +29,7 @@ from hotseat.models.weights import Weights
 from hotseat.runner.config import RunnerConfig, WeightDtype
 from hotseat.runner.determinism import Determinism, reference_determinism
 from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
+from hotseat.runner.logits_processors import sample_processed
 from hotseat.runner.reference_ops import (
     Array,
     AttentionOptions,
@@ -51,8 +52,8 @@ from hotseat.runner.reference_ops import (
     round_to_bf16,
     softcap,
 )
-from hotseat.runner.results import LogprobRows, StepResults
-from hotseat.runner.sampling_reference import RowSampling, log_softmax, rank_of, sample_row, top_logprobs
+from hotseat.runner.results import StepResults
+from hotseat.runner.sampling_reference import RowSampling, sample_row, store_logprobs
 from hotseat.runner.seats import FlatBatch, Int32Array, SeatTable
 
 __all__ = ["ReferenceRunner"]
@@ -195,18 +196,21 @@ class ReferenceRunner:
             logits = self._logits(hidden, flat.sample_rows[begin:end])
             for index, row in zip(range(begin, end), logits, strict=True):
                 seat = int(flat.sample_seats[index])
-                status, token_id = sample_row(row, RowSampling.of_seat(table, seat))
+                if seat in table.logits_processors:
+                    status, token_id = sample_processed(table, seat, row)
+                else:
+                    status, token_id = sample_row(row, RowSampling.of_seat(table, seat))
                 results.status[index], results.token_ids[index] = status, token_id
                 num_logprobs = int(table.sampling.num_logprobs[seat])
                 if num_logprobs >= 0:
-                    _store_logprobs(results.sampled, index, row, token_id, num_logprobs)
+                    store_logprobs(results.sampled, index, row, token_id, num_logprobs)
 
     def _score_prompts(self, hidden: Array, flat: FlatBatch) -> None:
         for begin, end in _pieces(0, flat.num_prompt_rows):
             logits = self._logits(hidden, flat.prompt_rows[begin:end])
             for index, row in zip(range(begin, end), logits, strict=True):
                 target, num_logprobs = int(flat.prompt_targets[index]), int(flat.prompt_num_logprobs[index])
-                _store_logprobs(self._results.prompt, index, row, target, num_logprobs)
+                store_logprobs(self._results.prompt, index, row, target, num_logprobs)
 
 
 class _Layer:
@@ -302,15 +306,6 @@ class _KvCache:
     def _values(self, kind: int, layer: int, slots: NDArray[np.intp]) -> Array:
         stored = self._slots[kind, layer, slots]
         return bf16_values(stored.view(np.uint16)) if self._is_bf16 else stored.view(np.float32)
-
-
-def _store_logprobs(rows: LogprobRows, index: int, logits: Array, token_id: int, num_top: int) -> None:
-    logprobs = log_softmax(logits)
-    rows.logprob[index] = logprobs[token_id]
-    rows.rank[index] = rank_of(logits, token_id)
-    top_ids = top_logprobs(logprobs, num_top)
-    rows.top_ids[index, :num_top] = top_ids
-    rows.top_logprobs[index, :num_top] = logprobs[top_ids]
 
 
 def _pieces(begin: int, end: int) -> Iterator[tuple[int, int]]:

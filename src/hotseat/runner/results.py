@@ -24,6 +24,7 @@ class SampleStatus(IntEnum):
     OK = 0
     NOT_FINITE = 1
     NO_CANDIDATE = 2
+    PROCESSOR = 3
 
 
 _sampled_tokens = partial(tuple.__new__, SampledTokens)  # of a tuple; see core/step_builder.py
@@ -31,6 +32,7 @@ _sampled_tokens = partial(tuple.__new__, SampledTokens)  # of a tuple; see core/
 _FAILURES = {
     SampleStatus.NOT_FINITE: "the model's logits are not finite",
     SampleStatus.NO_CANDIDATE: "no token may be sampled: all are masked",
+    SampleStatus.PROCESSOR: "one of its logits_processors failed; the log says how",
 }
 
 

@@ -3,6 +3,7 @@
 All is float32 unless said otherwise, ``V`` is the vocabulary. In this order (vLLM's):
 
 1.  Logits that are not all finite: the request fails. Log-probabilities are taken from the unmodified logits.
+    Then the request's ``logits_processors``, if it has any (runner/logits_processors.py).
 2.  ``allowed_ids``, and the ``mask`` of a grammar: all other logits become -inf.
 3.  ``logit_bias`` is added; an id that is listed twice has both values added, in order.
 4.  ``banned_ids`` (EOS and stop ids, while fewer than ``min_tokens`` were sampled) become -inf. Under a mask they stay
@@ -36,10 +37,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hotseat.runner.results import SampleStatus
+from hotseat.runner.results import LogprobRows, SampleStatus
 from hotseat.runner.seats import Float32Array, Int32Array, SeatTable, UInt32Array
 
-__all__ = ["RowSampling", "log_softmax", "penalize", "philox4x32", "rank_of", "sample_row", "top_logprobs", "uniform"]
+__all__ = [
+    "RowSampling",
+    "choose_token",
+    "log_softmax",
+    "penalize",
+    "philox4x32",
+    "rank_of",
+    "sample_row",
+    "store_logprobs",
+    "top_logprobs",
+    "uniform",
+]
 
 GREEDY_BELOW = np.float32(1e-5)
 WEIGHT_SCALE = np.float32(2**30)
@@ -107,6 +119,11 @@ def sample_row(logits: Float32Array, row: RowSampling) -> tuple[SampleStatus, in
     """Choose the next token from ``logits`` float32[V]; the id is 0 where the status is not OK."""
     if not np.isfinite(logits).all():
         return SampleStatus.NOT_FINITE, 0
+    return choose_token(logits, row)
+
+
+def choose_token(logits: Float32Array, row: RowSampling) -> tuple[SampleStatus, int]:
+    """Choose the next token from ``logits`` float32[V], finite or -inf; the id is 0 where the status is not OK."""
     adjusted = _adjust(logits, row)
     best = int(np.argmax(adjusted))
     if np.isneginf(adjusted[best]):
@@ -221,3 +238,13 @@ def rank_of(logits: Float32Array, token_id: int) -> int:
 def top_logprobs(logprobs: Float32Array, count: int) -> Int32Array:
     """Return the ids of the ``count`` (at most V) most probable tokens, lower ids first among equals."""
     return np.argsort(-logprobs, kind="stable")[:count].astype(np.int32)
+
+
+def store_logprobs(rows: LogprobRows, index: int, logits: Float32Array, token_id: int, num_top: int) -> None:
+    """Write one entry of ``rows``: the token's log-probability and rank in ``logits`` float32[V], and the top ones."""
+    logprobs = log_softmax(logits)
+    rows.logprob[index] = logprobs[token_id]
+    rows.rank[index] = rank_of(logits, token_id)
+    top_ids = top_logprobs(logprobs, num_top)
+    rows.top_ids[index, :num_top] = top_ids
+    rows.top_logprobs[index, :num_top] = logprobs[top_ids]

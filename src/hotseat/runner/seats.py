@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
+from hotseat.core.sampling_params import LogitsProcessor
 from hotseat.runner.config import RunnerConfig
 
 __all__ = ["FlatBatch", "PromptSpan", "Ragged", "SeatSampling", "SeatTable"]
@@ -213,6 +214,7 @@ class SeatTable:
         # A bit a token, of seats whose requests have a grammar; token t is bit t % 32 of word t // 32.
         self.token_masks: UInt32Array = np.zeros((seats, (vocab_size + 31) // 32), np.uint32)
         self.has_mask: UInt8Array = np.zeros(seats, np.uint8)
+        self.logits_processors: dict[int, tuple[LogitsProcessor, ...]] = {}  # by seat, of requests that have some
         self.flat = FlatBatch.allocate(seats, config.max_num_batched_tokens)
         self._config = config
         self._vocab_size = vocab_size
@@ -263,6 +265,7 @@ class SeatTable:
         self.num_tokens[seat] = self.capacity[seat] = self.has_mask[seat] = 0
         for ragged in (self.logit_bias, self.allowed_ids, self.banned_ids):
             ragged.set(seat, ())
+        self.logits_processors.pop(seat, None)
         self._seats_with_logprobs.discard(seat)
         self._seats_with_prompt_logprobs.discard(seat)
 
@@ -279,6 +282,8 @@ class SeatTable:
         self._append_blocks(seat, seating.block_ids)
         self.sampling.set(seat, params, seating.seed)
         self._set_lists(seat, params, seating.eos_token_ids)
+        if params.logits_processors:
+            self.logits_processors[seat] = params.logits_processors
         if params.logprobs is not None:
             self._seats_with_logprobs.add(seat)
         if params.prompt_logprobs is not None:

@@ -18,7 +18,7 @@ DEFAULT_MAX_TOKENS = 16
 _PASSED = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos"),
     *("include_stop_str_in_output", "skip_special_tokens", "presence_penalty", "frequency_penalty"),
-    *("repetition_penalty", "prompt_logprobs"),
+    *("repetition_penalty", "prompt_logprobs", "bad_words", "truncate_prompt_tokens"),
 )
 
 

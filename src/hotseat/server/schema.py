@@ -110,6 +110,8 @@ class GenerationRequest(JsonBody):
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[StrictStr, float] | None, BeforeValidator(_check_size)] = None
     allowed_token_ids: FewTokenIds | None = None
+    bad_words: Many[StrictStr] | None = None
+    truncate_prompt_tokens: StrictInt | None = None
     prompt_logprobs: StrictInt | None = None
 
     response_format: dict[str, Any] | None = None

@@ -39,8 +39,6 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "suffix": (_set, "text cannot be inserted before a suffix by this model"),
     "use_beam_search": (_set, "beam search is not supported"),
     "prompt_embeds": (_set, "prompts must be text or token ids"),
-    "truncate_prompt_tokens": (_set, "prompts are never truncated; shorten the prompt"),
-    "bad_words": (_set, "use logit_bias to keep tokens out"),
     "logprob_token_ids": (_set, "ask for the most probable tokens by logprobs"),
     "repetition_detection": (_set, "it is not supported"),
     "thinking_token_budget": (_set, "it is not supported"),

@@ -84,6 +84,14 @@ class ChatTemplate:
                 raise ModelError(f"the chat template is broken in line {error.lineno}: {error.message}") from error
         self._has_developer = source is not None and "developer" in source and self._shows("developer", "Aq1")
 
+    def with_source(self, source: str) -> ChatTemplate:
+        """Return another template for the same model. Raises ModelError when it is not valid Jinja."""
+        other = ChatTemplate(
+            source, special_tokens=self._special_tokens, max_chars=self._max_chars, max_steps=self._max_steps
+        )
+        other._marker = self._marker
+        return other
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

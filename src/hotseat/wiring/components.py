@@ -72,6 +72,8 @@ class EngineComponents:
             max_model_len=self.scheduler_config.max_model_len,
             vocab_size=self.model.spec.vocab_size,
             eos_token_ids=self.eos_token_ids,
+            default_max_tokens=self.args.model.default_max_tokens,
+            seed=self.args.model.seed,
         )
 
     def make_step_loop(self) -> StepLoop:

@@ -15,6 +15,7 @@ from hotseat.errors import ConfigError
 from hotseat.models import LOAD_FORMATS, DecoderSpec, slot_shapes
 from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, resolve_dtype, resolve_kv_cache_dtype
 from hotseat.wiring.memory import plan_capacity
+from hotseat.wiring.vllm_options import VllmOptions
 
 __all__ = ["ENGINE_OPTIONS", "CapacityOptions", "EngineArgs", "ModelOptions", "weight_bytes"]
 
@@ -54,6 +55,13 @@ class ModelOptions:
             "choices": ["auto", "vllm"],
         },
     )
+    default_max_tokens: int | None = field(
+        default=None,
+        metadata={"help": "tokens of an answer whose request names no limit; none: what the context holds"},
+    )
+    seed: int | None = field(
+        default=None, metadata={"help": "gives requests without a seed theirs, in their order; none: each is drawn"}
+    )
     runner: str = field(
         default="auto",
         metadata={
@@ -69,6 +77,8 @@ class ModelOptions:
             raise ConfigError(f"load_format must be one of {', '.join(LOAD_FORMATS)}, not {self.load_format!r}")
         if self.runner not in ("auto", "native", "reference"):
             raise ConfigError(f"runner must be auto, native or reference, not {self.runner!r}")
+        if self.default_max_tokens is not None and self.default_max_tokens < 1:
+            raise ConfigError(f"default_max_tokens must be at least 1, not {self.default_max_tokens}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +110,7 @@ ENGINE_OPTIONS = options.collect(
     ("scheduler", SchedulerConfig),
     ("runner", RunnerConfig),
     ("engine", EngineConfig),
+    ("vLLM", VllmOptions),
 )
 
 
@@ -120,6 +131,7 @@ class EngineArgs:
             ConfigError: a name is unknown or a value is wrong; ``where`` says in the message whose it is.
         """
         checked = options.from_keywords(ENGINE_OPTIONS, values, where)
+        options.build(VllmOptions, checked)  # refuses, or warns
         return cls(
             model=options.build(ModelOptions, checked),
             capacity=options.build(CapacityOptions, checked),

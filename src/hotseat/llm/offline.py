@@ -1,78 +1,41 @@
-"""Use a model from Python, with no server: prompts in, texts out, in the caller's own thread.
-
-    from hotseat import LLM, SamplingParams
-
-    with LLM() as llm:
-        for output in llm.generate(["The sky is", "Water is"], SamplingParams(temperature=0, max_tokens=20)):
-            print(output.outputs[0].text)
-
-Names and shapes are vLLM's.
-"""
+"""``LLM``: prompts in, texts out, in the caller's own thread."""
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
 from hotseat import wiring
-from hotseat.core.batch import TokenLogprobs
 from hotseat.core.request import SamplingParams
 from hotseat.errors import HotseatError, InvalidRequestError
-from hotseat.generation import OfflineGenerator, OutputDelta, PromptRequest
+from hotseat.generation import OfflineGenerator, PromptRequest
+from hotseat.llm.chat_tokenizer import ChatTokenizer
+from hotseat.llm.outputs import OutputCollector, RequestOutput
+from hotseat.llm.prompts import Prompt, read_prompts, refuse_lora
 
-if TYPE_CHECKING:
-    from hotseat.text import Tokenizer
+__all__ = ["LLM"]
 
-__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput"]
-
-logger = logging.getLogger(__name__)
-
-Prompt: TypeAlias = str | Mapping[str, Any]  # text, {"prompt": text} or {"prompt_token_ids": [int, …]}
 Message: TypeAlias = Mapping[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Logprob:
-    """The log-probability of one token at one position; ``rank`` 1 is the most probable."""
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class CompletionOutput:
-    """One of the ``n`` answers to a prompt."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    cumulative_logprob: float | None = None
-    logprobs: list[dict[int, Logprob]] | None = None
-    finish_reason: str | None = None  # stop, length, abort, error, timeout
-    stop_reason: str | int | None = None  # the stop string or stop token id that matched
-
-
-@dataclass(slots=True, kw_only=True)
-class RequestOutput:
-    """A prompt and its answers."""
-
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int] = field(default_factory=list)
-    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-    outputs: list[CompletionOutput]
-    finished: bool = False
-    num_cached_tokens: int = 0
+# vLLM's methods that are not there, and what does the same.
+_NOT_HERE = {
+    "beam_search": "beam search is not supported; SamplingParams(n=...) gives several answers",
+    "classify": "models that classify are not supported",
+    "encode": "pooling models are not supported",
+    "llm_engine": "there is no engine to step by hand; AsyncLLM takes requests one by one",
+    "reward": "reward models are not supported",
+    "start_profile": "measure with `hotseat bench step`",
+    "stop_profile": "measure with `hotseat bench step`",
+    "sleep": "close the LLM and make another",
+    "wake_up": "close the LLM and make another",
+    "collective_rpc": "one process computes",
+}
 
 
 class LLM:
@@ -80,7 +43,8 @@ class LLM:
 
     ``model`` is a GGUF file, a Hugging Face directory or hub id; the default is a small model that is fetched once.
     ``options`` are the flags of ``hotseat serve`` that concern model, runner and scheduler, by their Python names:
-    ``LLM(max_num_seqs=16, dtype="fp32", kv_cache_memory_bytes="1GiB")``.
+    ``LLM(max_num_seqs=16, dtype="fp32", kv_cache_memory_bytes="1GiB")``. vLLM's own options are taken where they
+    change no answer, with a warning where they have no effect, and refused otherwise (docs/from-vllm.md).
 
     Raises:
         ConfigError: an option is unknown or wrong.
@@ -106,9 +70,17 @@ class LLM:
         """Release the runner's threads and memory; idempotent."""
         self._loop.close()
 
-    def get_tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer."""
-        return self._components.tokenizer
+    def __getattr__(self, name: str) -> Any:
+        why = f": {_NOT_HERE[name]}" if name in _NOT_HERE else ""
+        raise AttributeError(f"LLM has no attribute {name!r}{why}")
+
+    def get_tokenizer(self) -> ChatTokenizer:
+        """Return the model's tokenizer, which also renders chats."""
+        return ChatTokenizer(self._components.tokenizer, self._components.chat_template)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached content; false when requests are running."""
+        return self._components.scheduler.reset_prefix_cache()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return what is used when no sampling parameters are given: the model's own defaults."""
@@ -121,40 +93,52 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompt | Sequence[Prompt] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: None = None,
         *,
         priority: Sequence[int] | None = None,
+        prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
     ) -> list[RequestOutput]:
         """Complete ``prompts``, all at once as far as seats allow; outputs are in the order of the prompts.
 
+        A prompt is a text, a list of token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``.
         ``sampling_params`` and ``priority`` are one for all or one for each. ``use_tqdm`` may be a replacement for
         ``tqdm``. Ctrl-C, and any other exception, aborts all of them.
 
         Raises:
             InvalidRequestError: a prompt or its parameters do not fit the model; nothing has been run then.
         """
-        is_one = isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable)
-        many: Iterable[Any] = [prompts] if is_one else prompts
-        return self._run([_read_prompt(prompt) for prompt in many], sampling_params, use_tqdm, priority, special=True)
+        refuse_lora(lora_request)
+        return self._run(read_prompts(prompts, prompt_token_ids), sampling_params, use_tqdm, priority, special=True)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: None = None,
         *,
         priority: Sequence[int] | None = None,
+        chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or a list of them, through the model's chat template; else as ``generate``."""
+        """Answer one conversation, or a list of them, through the model's chat template; else as ``generate``.
+
+        ``tools`` are shown to the model; its calls are in the text, as the model writes them. ``chat_template``
+        replaces the model's own.
+        """
+        refuse_lora(lora_request)
         conversations = [messages] if not messages or isinstance(messages[0], Mapping) else messages
+        template = self._components.chat_template
+        if chat_template is not None:
+            template = template.with_source(chat_template)
         prompts: list[str | list[int]] = [
-            self._components.chat_template.render(
+            template.render(
                 conversation,  # type: ignore[arg-type]
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
@@ -201,14 +185,12 @@ class LLM:
         special: bool,
     ) -> list[RequestOutput]:
         all_params = self._params_for_each(sampling_params, len(prompts))
-        priorities = [0] * len(prompts) if priority is None else list(priority)
-        if len(priorities) != len(prompts):
-            raise InvalidRequestError(f"{len(prompts)} prompts, but {len(priorities)} priorities", param="priority")
+        priorities = self._priorities(priority, len(prompts))
         requests = [
             PromptRequest(prompt=prompt, params=params, priority=level, add_special_tokens=special)
             for prompt, params, level in zip(prompts, all_params, priorities, strict=True)
         ]
-        outputs = [_Output(self._next_id(), request, self._components.tokenizer) for request in requests]
+        outputs = [OutputCollector(self._next_id(), request, self._components.tokenizer) for request in requests]
         make_bar = use_tqdm if callable(use_tqdm) else tqdm
         with (
             closing(self._generator.generate(requests)) as steps,
@@ -216,9 +198,10 @@ class LLM:
         ):
             progress = _Progress(bar)
             for deltas in steps:
+                now = self._loop.clock.now()
                 for delta in deltas:
                     output = outputs[delta.prompt]
-                    if output.add(delta):
+                    if output.add(delta, now):
                         progress.finished(output.result)
         return [output.result for output in outputs]
 
@@ -235,22 +218,22 @@ class LLM:
             )
         return sampling_params
 
+    def _priorities(self, priority: Sequence[int] | None, count: int) -> list[int]:
+        if priority is None:
+            return [0] * count
+        if len(priority) != count:
+            raise InvalidRequestError(f"{count} prompts, but {len(priority)} priorities", param="priority")
+        if any(priority) and not self._components.scheduler.policy.uses_priority:
+            policy = self._components.scheduler_config.scheduling_policy
+            raise InvalidRequestError(
+                f'the policy {policy} does not look at priority; say LLM(scheduling_policy="priority")',
+                param="priority",
+            )
+        return list(priority)
+
     def _next_id(self) -> str:
         self._num_requests += 1
         return str(self._num_requests - 1)
-
-
-def _read_prompt(prompt: object) -> str | list[int]:
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, Mapping):
-        if isinstance(text := prompt.get("prompt"), str):
-            return text
-        if isinstance(ids := prompt.get("prompt_token_ids"), Sequence):
-            return list(ids)
-    raise InvalidRequestError(
-        "a prompt is a text, {'prompt': text} or {'prompt_token_ids': [integers]}", param="prompts"
-    )
 
 
 class _Progress:
@@ -271,49 +254,3 @@ class _Progress:
             refresh=False,
         )
         self._bar.update(1)
-
-
-class _Output:
-    """Collects the deltas of one prompt."""
-
-    def __init__(self, request_id: str, request: PromptRequest, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        wants = request.params.logprobs is not None
-        self._texts: list[list[str]] = [[] for _ in range(request.params.n)]
-        self.result = RequestOutput(
-            request_id=request_id,
-            prompt=request.prompt if isinstance(request.prompt, str) else None,
-            outputs=[
-                CompletionOutput(index=index, logprobs=[] if wants else None, cumulative_logprob=0.0 if wants else None)
-                for index in range(request.params.n)
-            ],
-        )
-
-    def add(self, delta: OutputDelta) -> bool:
-        """Take ``delta``; true when it was the last of the last answer."""
-        result, output = self.result, self.result.outputs[delta.index]
-        self._texts[delta.index].append(delta.text)
-        output.token_ids += delta.token_ids
-        if delta.logprobs is not None and output.logprobs is not None:
-            output.logprobs += [self._logprobs(entry) for entry in delta.logprobs]
-            output.cumulative_logprob = math.fsum(
-                [output.cumulative_logprob or 0.0, *(entry.logprob for entry in delta.logprobs)]
-            )
-        if delta.prompt_token_ids is not None:
-            result.prompt_token_ids = delta.prompt_token_ids
-            if delta.prompt_logprobs is not None:
-                result.prompt_logprobs = [None, *(self._logprobs(entry) for entry in delta.prompt_logprobs)]
-        if delta.finish_reason is not None:
-            output.text = "".join(self._texts[delta.index])
-            output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
-            result.num_cached_tokens = max(result.num_cached_tokens, delta.num_cached_tokens)
-            result.finished = all(other.finish_reason for other in result.outputs)
-            if delta.error:
-                logger.warning("request %s failed: %s", result.request_id, delta.error)
-            return result.finished
-        return False
-
-    def _logprobs(self, entry: TokenLogprobs) -> dict[int, Logprob]:
-        text = self._tokenizer.token_text
-        named = {token: Logprob(value, rank, text(token)) for rank, (token, value) in enumerate(entry.top, start=1)}
-        return {entry.token_id: Logprob(entry.logprob, entry.rank, text(entry.token_id))} | named
