@@ -95,6 +95,18 @@ def pixels(page: Page, places: list[tuple[float, float]]) -> list[str]:
     return colors
 
 
+def test_the_header_names_model_precision_policy_version_and_the_other_pages(page: Page, url: str) -> None:
+    stats = get(f"{url}/v1/steps")["stats"]
+    assert (stats["dtype"], stats["policy"]) == ("int8", "fcfs")
+    assert 0 < stats["uptime_s"] < 3600
+    expect(page.locator("#model")).to_contain_text("int8")
+    expect(page.locator("#model")).to_contain_text("policy fcfs")
+    expect(page.locator("#version")).to_contain_text(f"version {stats['version']}, up ")
+    for link in page.locator("nav a").all():
+        with urllib.request.urlopen(f"{url}/{link.get_attribute('href')}", timeout=60) as response:
+            assert response.status == 200
+
+
 def test_each_cell_shows_what_the_record_of_its_step_says(page: Page, url: str) -> None:
     at = layout(page)
     steps = {step["step"]: step for step in get(f"{url}/v1/steps?limit=4096")["steps"]}

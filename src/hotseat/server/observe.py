@@ -18,6 +18,7 @@ from hotseat.server.body import check_content_type, read_json
 from hotseat.server.errors import ApiError
 from hotseat.server.schema import AbortRequest
 from hotseat.server.state import ServerContext, context_of, request_context_of
+from hotseat.server.version import hotseat_version
 from hotseat.telemetry import record_as_dict
 
 __all__ = ["router"]
@@ -185,15 +186,19 @@ def _record(record: StepRecord) -> dict[str, Any]:
 
 
 def _stats(context: ServerContext) -> dict[str, Any]:
-    stats = context.services.engine.stats()
-    health = context.services.engine.health()
+    services = context.services
+    stats, health, now = services.engine.stats(), services.engine.health(), services.engine.clock.now()
     return {
-        "model": context.services.model.served_names[0],
-        "max_model_len": context.services.model.max_model_len,
-        "max_num_seqs": context.services.max_num_seqs,
+        "version": hotseat_version(),
+        "model": services.model.served_names[0],
+        "dtype": services.dtype,
+        "policy": services.policy if stats.policy_error is None else f"fcfs, as {services.policy} failed",
+        "uptime_s": None if services.started_s is None else now - services.started_s,
+        "max_model_len": services.model.max_model_len,
+        "max_num_seqs": services.max_num_seqs,
         "num_running": stats.num_running,
         "num_waiting": stats.num_waiting,
         "alive": health.alive,
         "reason": health.reason,
-        "now_s": context.services.engine.clock.now(),
+        "now_s": now,
     }

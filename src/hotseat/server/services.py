@@ -41,5 +41,8 @@ class ServerServices:
     honours_deadline: bool = False  # the same of its deadline_ms
     max_num_seqs: int = 64  # seats
     max_num_queued_reqs: int | None = None  # sequences that may wait for a seat
+    dtype: str = ""  # precision of the weights
+    policy: str = ""  # name of the scheduling policy
+    started_s: float | None = None  # when the process began, on the engine's clock
     determinism: Mapping[str, object] = field(default_factory=dict)  # what is promised about the bits of answers
     tick: Callable[[float], None] | None = None  # told the time of the engine's clock about once a second

@@ -74,7 +74,7 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
         }
 
         def build() -> ServerServices:
-            services = _services(make_components(args), config, observers, files)
+            services = _services(make_components(args), config, observers, files, started_at)
             # Modules, vocabulary and options live as long as the process. To search them for garbage again and again
             # would stop all requests for tens of milliseconds each time.
             gc.collect()
@@ -92,7 +92,11 @@ def _open_record(name: str, path: Path) -> IO[str]:
 
 
 def _services(
-    components: EngineComponents, config: ServerConfig, observers: ObserverOptions, files: Mapping[str, IO[str]]
+    components: EngineComponents,
+    config: ServerConfig,
+    observers: ObserverOptions,
+    files: Mapping[str, IO[str]],
+    started_at: float,
 ) -> ServerServices:
     scheduling, model = components.scheduler_config, components.model
     names = config.served_model_name or (model.name,)
@@ -134,6 +138,9 @@ def _services(
         honours_deadline=components.scheduler.policy.uses_deadline,
         max_num_seqs=scheduling.max_num_seqs,
         max_num_queued_reqs=scheduling.max_num_queued_reqs,
+        dtype=components.runner_config.weight_dtype,
+        policy=scheduling.scheduling_policy,
+        started_s=started_at,
         determinism=asdict(components.runner.determinism),
         tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
     )

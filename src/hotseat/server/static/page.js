@@ -45,7 +45,7 @@ function draw() {
 function drawHeader(stats) {
   const parts = [stats.model, stats.dtype, stats.policy && `policy ${stats.policy}`].filter(Boolean);
   setText(element("model"), parts.join(" · "));
-  const uptime = stats.uptime_s === undefined ? "" : `up ${seconds(stats.uptime_s)}`;
+  const uptime = stats.uptime_s === undefined || stats.uptime_s === null ? "" : `up ${seconds(stats.uptime_s)}`;
   setText(element("version"), [stats.version && `version ${stats.version}`, uptime].filter(Boolean).join(", "));
   setStatus(stats.alive ? "ok" : "sick", stats.alive ? (stats.num_running ? "working" : "idle") : stats.reason);
   setText(element("busy"), number.format(stats.num_running));
