@@ -108,12 +108,7 @@ def _services(
     sinks: list[EventSink] = [metrics]
     if observers.enable_log_requests:
         sinks.append(RequestLog())
-    recorders: list[EventSink] = []
-    if "record" in files:
-        recorders.append(RecordWriter(files["record"]))
-    if "record_requests" in files:
-        recorders.append(RequestWriter(files["record_requests"], scheduling.block_size))
-    engine = components.make_engine(sinks, recorders)
+    engine = components.make_engine(sinks, _recorders(files, scheduling.block_size))
     exposition = Exposition(
         metrics,
         model_name=names[0],
@@ -144,6 +139,15 @@ def _services(
         determinism=asdict(components.runner.determinism),
         tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
     )
+
+
+def _recorders(files: Mapping[str, IO[str]], block_size: int) -> list[EventSink]:
+    recorders: list[EventSink] = []
+    if "record" in files:
+        recorders.append(RecordWriter(files["record"]))
+    if "record_requests" in files:
+        recorders.append(RequestWriter(files["record_requests"], block_size))
+    return recorders
 
 
 def _cache_info(components: EngineComponents) -> dict[str, str]:
