@@ -190,3 +190,12 @@ def test_nothing_is_wider_than_the_window(browser: Browser, url: str, scheme: An
     expect(page.locator("#timeline-text")).to_contain_text("kept")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.close()
+
+
+def test_the_api_page_lists_every_endpoint_of_the_description(browser: Browser, url: str) -> None:
+    page = browser.new_page()
+    page.goto(f"{url}/docs")
+    listed = {text.split(" ")[1] for text in page.locator("dt").all_inner_texts()}
+    assert listed == set(get(f"{url}/openapi.json")["paths"])
+    expect(page.locator("main")).to_contain_text("max_tokens")
+    page.close()

@@ -9,12 +9,12 @@ from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-__all__ = ["router"]
+__all__ = ["PAGE_HEADERS", "router"]
 
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _NAMES = ("page.html", "page.css", "page.js", "records.js", "timeline.js", "details.js", "curves.js")
 _FILES = {name: f"{_MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8" for name in _NAMES}
-_HEADERS = {
+PAGE_HEADERS = {
     "cache-control": "no-cache",
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; frame-ancestors 'none'",
@@ -41,7 +41,7 @@ async def static_file_of_page(name: str) -> Response:
 
 def static_file(name: str) -> Response:
     """Return a file of the folder ``static``."""
-    return Response(_content(name), headers=_HEADERS, media_type=_FILES[name])
+    return Response(_content(name), headers=PAGE_HEADERS, media_type=_FILES[name])
 
 
 @cache
