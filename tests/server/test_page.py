@@ -8,11 +8,13 @@ import shutil
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from hotseat import cli
 from server.processes import Process
 from tiny_models import write_tiny_hf_model
 
@@ -190,6 +192,13 @@ def test_nothing_is_wider_than_the_window(browser: Browser, url: str, scheme: An
     expect(page.locator("#timeline-text")).to_contain_text("kept")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.close()
+
+
+def test_a_running_server_is_traced(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    assert cli.main(["trace", url, "--output", str(path)]) == 0
+    slices = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X" and event["tid"]]
+    assert len(slices) == sum(len(step["scheduled"]) for step in get(f"{url}/v1/steps?limit=4096")["steps"])
 
 
 def test_the_api_page_lists_every_endpoint_of_the_description(browser: Browser, url: str) -> None:

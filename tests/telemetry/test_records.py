@@ -58,6 +58,7 @@ def test_record_has_the_published_shape() -> None:
         "blocks_cached": 3,
         "blocks_free": 7,
         "budget": 512,
+        "schedule_s": 0.0,
     }
 
 

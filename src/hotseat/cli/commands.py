@@ -112,6 +112,13 @@ def _explain(invocation: Invocation) -> int:
     return 0
 
 
+def _trace(invocation: Invocation) -> int:
+    from hotseat.cli.trace import TraceOptions, trace
+
+    sys.stdout.write(trace(options.build(TraceOptions, invocation.values)))
+    return 0
+
+
 def _simulate(invocation: Invocation) -> int:
     from hotseat.simulator.command import scheduler_config, simulate
     from hotseat.simulator.config import SimulateOptions
@@ -202,6 +209,12 @@ def _explain_options() -> dict[str, options.Option]:
     from hotseat.cli.explain import ExplainOptions
 
     return options.collect(("request", ExplainOptions))
+
+
+def _trace_options() -> dict[str, options.Option]:
+    from hotseat.cli.trace import TraceOptions
+
+    return options.collect(("trace", TraceOptions))
 
 
 def _simulate_options() -> dict[str, options.Option]:
@@ -296,6 +309,12 @@ COMMANDS: dict[str, Command] = {
         known=_explain_options,
         run=_explain,
         positional=("request_id",),
+    ),
+    "trace": Command(
+        help="write what the steps did as a trace for Perfetto or chrome://tracing",
+        known=_trace_options,
+        run=_trace,
+        positional=("records",),
     ),
     "simulate": Command(
         help="run the scheduler on a file of requests, without a model",

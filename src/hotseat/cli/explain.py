@@ -11,7 +11,7 @@ from urllib.parse import quote
 from hotseat.errors import HotseatError, InvalidRequestError
 from hotseat.loadgen.http_client import HttpClient, Response
 
-__all__ = ["ExplainOptions", "explain"]
+__all__ = ["ExplainOptions", "explain", "get_json"]
 
 TIMEOUT_S = 10.0
 
@@ -42,19 +42,24 @@ def explain(chosen: ExplainOptions) -> str:
         answers = []
         after = ""
         while after is not None:
-            page = _get(chosen, f"/v1/requests?after={quote(after, safe='')}")
+            page = get_json(chosen, f"/v1/requests?after={quote(after, safe='')}")
             answers += page["data"]
             after = page.get("next")
     else:
-        found = _get(chosen, f"/v1/requests/{quote(chosen.request_id, safe='')}/explain")
+        found = get_json(chosen, f"/v1/requests/{quote(chosen.request_id, safe='')}/explain")
         answers = [found]
     if not answers:
         return "no request is running or waiting\n"
     return "".join(_paragraph(one, answer["client_request_id"]) for answer in answers for one in answer["sequences"])
 
 
-def _get(chosen: ExplainOptions, path: str) -> Any:
-    """Return the JSON at ``path`` of the server."""
+def get_json(chosen: ExplainOptions, path: str) -> Any:
+    """Return the JSON at ``path`` of the server.
+
+    Raises:
+        InvalidRequestError: there is nothing at ``path``.
+        HotseatError: the server cannot be reached, or refuses.
+    """
     try:
         response = asyncio.run(_fetch(chosen, path))
         answer = json.loads(response.body)

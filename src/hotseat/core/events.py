@@ -40,6 +40,7 @@ class StepRecord(NamedTuple):
     blocks_cached: int
     blocks_free: int
     budget: int  # tokens offered
+    schedule_s: float = 0.0  # of duration_s: until the batch was formed; the rest computes it
 
     @property
     def num_tokens(self) -> int:

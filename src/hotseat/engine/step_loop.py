@@ -119,6 +119,7 @@ class StepLoop:
         self.failure, self.has_progressed = None, False
         start_s = self.clock.now()
         batch = self._scheduler.schedule(start_s)
+        formed_s = self.clock.now()
         if self._unheard_releases:
             batch.released_ids[:0] = self._unheard_releases
             self._unheard_releases = []
@@ -127,7 +128,7 @@ class StepLoop:
             self._before_update()
         now = self.clock.now()
         updates = self._with_ended_by_schedule(batch, self._scheduler.update(batch, output, now))
-        self._report(batch, updates, start_s, now)
+        self._report(batch, updates, (start_s, formed_s, now))
         return updates
 
     def run(self, requests: Iterable[Request]) -> Generator[list[RequestUpdate]]:
@@ -222,7 +223,7 @@ class StepLoop:
         )
         return _all_failed(batch, self.failure)
 
-    def _report(self, batch: Batch, updates: list[RequestUpdate], start_s: float, now: float) -> None:
+    def _report(self, batch: Batch, updates: list[RequestUpdate], times: tuple[float, float, float]) -> None:
         """Write the step's record and tell the sinks."""
         ended = [
             (self._requests.pop(update.request_id), update, reason)
@@ -231,7 +232,7 @@ class StepLoop:
         ]
         self.has_progressed = bool(batch.chunks or ended or self._ended)
         finished = self._ended + [(request.id, reason) for request, _, reason in ended]
-        record = _record(batch, finished, start_s, now)
+        now, record = times[2], _record(batch, finished, times)
         self._ended = []
         self._tell(lambda sink: sink.on_step(record, updates))
         for request, update, _ in ended:
@@ -281,7 +282,11 @@ def _all_failed(batch: Batch, message: str) -> StepOutput:
     return StepOutput(sampled=[], failed={chunk.request_id: message for chunk in batch.chunks})
 
 
-def _record(batch: Batch, finished: list[tuple[RequestId, FinishReason]], start_s: float, end_s: float) -> StepRecord:
+def _record(
+    batch: Batch, finished: list[tuple[RequestId, FinishReason]], times: tuple[float, float, float]
+) -> StepRecord:
+    """Return the record of a step that began, had its batch and was computed at ``times``."""
+    start_s, formed_s, end_s = times
     return StepRecord(
         step=batch.step,
         start_s=start_s,
@@ -298,4 +303,5 @@ def _record(batch: Batch, finished: list[tuple[RequestId, FinishReason]], start_
         blocks_cached=batch.blocks_cached,
         blocks_free=batch.blocks_free,
         budget=batch.budget,
+        schedule_s=formed_s - start_s,
     )

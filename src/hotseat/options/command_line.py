@@ -98,7 +98,8 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
         group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
         return
     group.add_argument(
-        option.flag,
+        *filter(None, (option.short, option.flag)),
+        dest=option.name,
         action="append" if option.is_sequence else "store",
         type=_checked(option),
         choices=option.choices or None,

@@ -35,6 +35,7 @@ class Option:
     group: str
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other words for some of the values
     is_hidden: bool = False  # known, but not in the help
+    short: str = ""  # a flag of one letter
     metavar: str = ""  # what stands for the value in the help
 
     @property
@@ -122,6 +123,7 @@ def collect(*groups: tuple[str, type]) -> dict[str, Option]:
                     choices=tuple(field.metadata.get("choices", ())),
                     group=group,
                     aliases=field.metadata.get("aliases", {}),
+                    short=field.metadata.get("short", ""),
                     is_hidden=field.metadata.get("hidden", False),
                     metavar=field.metadata.get("metavar") or _metavar(field.name, kinds),
                 ),

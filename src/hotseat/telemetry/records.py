@@ -32,6 +32,7 @@ def record_as_dict(record: StepRecord) -> dict[str, Any]:
         "blocks_cached": record.blocks_cached,
         "blocks_free": record.blocks_free,
         "budget": record.budget,
+        "schedule_s": record.schedule_s,
     }
 
 
