@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_there_is_a_slice_for_each_chunk_on_the_track_of_its_seat(events: list[d
 def test_slices_of_a_track_do_not_overlap(events: list[dict[str, Any]]) -> None:
     for track in {event["tid"] for event in events} - {0}:
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == track)
-        assert all(end <= begin + 0.01 for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= begin + 0.01 for (_, end), (begin, _) in pairwise(spans))
 
 
 def test_an_arrow_leads_from_the_first_chunk_of_a_request_to_its_last(events: list[dict[str, Any]]) -> None:
