@@ -196,7 +196,8 @@ def test_nothing_is_wider_than_the_window(browser: Browser, url: str, scheme: An
 
 def test_a_running_server_is_traced(url: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    assert cli.main(["trace", url, "--output", str(path)]) == 0
+    with ThreadPoolExecutor(1) as pool:  # an event loop, the browser's, runs in this thread
+        assert pool.submit(cli.main, ["trace", url, "--output", str(path)]).result() == 0
     slices = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X" and event["tid"]]
     assert len(slices) == sum(len(step["scheduled"]) for step in get(f"{url}/v1/steps?limit=4096")["steps"])
 
