@@ -65,7 +65,7 @@ def test_a_run_prints_its_numbers_and_writes_its_record(
     steps = [json.loads(line) for line in record.read_text().splitlines()]
     assert list(steps[0]) == [
         *("step", "start_s", "duration_s", "scheduled", "admitted", "finished", "preempted", "deferred", "waiting"),
-        *("blocks_used", "blocks_cached", "blocks_free", "budget"),
+        *("blocks_used", "blocks_cached", "blocks_free", "budget", "schedule_s"),
     ]
     assert steps[0]["scheduled"] == [{"id": "r0", "seat": 0, "start": 0, "end": 40, "phase": "prefill"}]
     assert steps[0]["duration_s"] == pytest.approx(0.01 + 40 * 0.001)
