@@ -83,6 +83,24 @@ def _twin(name: str, kind: str, gguf: str | None, *, min_prompt: int = 1, **opti
     return Twin(name=name, kind=kind, gguf=gguf, options=options, min_prompt=min_prompt)
 
 
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_LOCAL_EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2}
+_GRANITE = {
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 2.0,
+}
+_SIGMOID = {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+    "head_dim": 16,
+}
 _GPT2_SHAPE = {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 128}
 TWINS = {
     twin.name: twin
@@ -162,6 +180,49 @@ TWINS = {
         _twin("seed-oss", "SeedOss", "seed_oss", head_dim=16, attention_bias=True, attention_out_bias=False),
         _twin("helium", "Helium", None, head_dim=8),
         _twin("arcee", "Arcee", "arcee", head_dim=8),
+        _twin("mixtral", "Mixtral", "llama", **_LOCAL_EXPERTS),
+        _twin("qwen2-moe", "Qwen2Moe", "qwen2moe", shared_expert_intermediate_size=56, **_EXPERTS),
+        _twin("qwen3-moe", "Qwen3Moe", "qwen3moe", head_dim=16, norm_topk_prob=True, **_EXPERTS),
+        _twin("qwen3-moe-mixed", "Qwen3Moe", None, head_dim=16, mlp_only_layers=[1], **_EXPERTS),
+        _twin("olmoe", "Olmoe", "olmoe", num_experts=5, num_experts_per_tok=2),
+        _twin("flex-olmo", "FlexOlmo", None, num_experts=5, num_experts_per_tok=3),
+        _twin("granite-moe", "GraniteMoe", "granitemoe", **_GRANITE, **_LOCAL_EXPERTS),
+        _twin(
+            "granite-moe-shared",
+            "GraniteMoeShared",
+            "granitemoe",
+            shared_intermediate_size=56,
+            **_GRANITE,
+            **_LOCAL_EXPERTS,
+        ),
+        _twin(
+            "granite4-moe",
+            "GraniteMoeHybrid",
+            "granitemoe",
+            shared_intermediate_size=56,
+            mamba_n_heads=4,
+            position_embedding_type="rope",
+            layer_types=["attention"] * 3,
+            **_GRANITE,
+            **_LOCAL_EXPERTS,
+        ),
+        _twin(
+            "glm4-moe", "Glm4Moe", "glm4moe", n_group=1, topk_group=1, use_qk_norm=True, attention_bias=True, **_SIGMOID
+        ),
+        _twin("dots1", "Dots1", "dots1", n_group=3, topk_group=2, sliding_window=None, **_SIGMOID),
+        _twin(
+            "ernie4_5-moe",
+            "Ernie4_5_Moe",
+            "ernie4_5-moe",
+            moe_num_experts=5,
+            moe_k=2,
+            moe_intermediate_size=40,
+            moe_num_shared_experts=2,
+            moe_layer_start_index=1,
+        ),
+        _twin("hunyuan-moe", "HunYuanMoEV1", "hunyuan-moe", num_experts=5, moe_topk=2, head_dim=16),
+        _twin("minimax-m2", "MiniMaxM2", "minimax-m2", head_dim=16, **_LOCAL_EXPERTS),
+        _twin("gpt-oss", "GptOss", "gpt-oss", head_dim=16, rope_parameters=_YARN, **_types("sfs"), **_LOCAL_EXPERTS),
         _twin("gpt2", "GPT2", "gpt2", **_GPT2_SHAPE),
         _twin("pythia", "GPTNeoX", "gptneox"),
         _twin("neox-sequential", "GPTNeoX", "gptneox", use_parallel_residual=False),
@@ -193,7 +254,8 @@ def _randomise(model: Any, seed: int, *, is_offset: bool) -> None:
 
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        biases = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
+        for name, parameter in (*model.named_parameters(), *biases):
             noise = torch.randn(parameter.shape, generator=generator)
             if "norm" in name or "ln_" in name:
                 centre = 0 if is_offset or name.endswith("bias") else 1

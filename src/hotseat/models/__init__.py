@@ -11,18 +11,18 @@ from hotseat.models.inspection import Inspection, inspect_model
 from hotseat.models.load import load
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource
 from hotseat.models.rope import SUPPORTED_ROPE_TYPES
-from hotseat.models.spec import MATRICES, DecoderSpec, LayerSpec, RopeSpec, layer_slots, slot_shapes
+from hotseat.models.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec, is_matrix, layer_slots, slot_shapes
 from hotseat.models.weights import Weights, WeightTensor
 
 __all__ = [
     "DEFAULT_MODEL",
     "FAMILIES",
     "LOAD_FORMATS",
-    "MATRICES",
     "SUPPORTED_KINDS",
     "SUPPORTED_ROPE_TYPES",
     "CatalogModel",
     "DecoderSpec",
+    "ExpertsSpec",
     "GenerationConfig",
     "Inspection",
     "LayerSpec",
@@ -36,6 +36,7 @@ __all__ = [
     "default_cache_dir",
     "ensure_model",
     "inspect_model",
+    "is_matrix",
     "layer_slots",
     "load",
     "slot_shapes",

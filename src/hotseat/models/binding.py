@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.dequantize import SUPPORTED_KINDS
-from hotseat.models.families import Family, RopeStyle
+from hotseat.models.family import Family, RopeStyle
 from hotseat.models.spec import DecoderSpec, layer_slots, slot_shapes
 from hotseat.models.weights import WeightTensor
 
-__all__ = ["Names", "Source", "StoredTensor", "biased_slots", "bind", "ordered"]
+__all__ = ["Names", "Source", "StoredTensor", "biased_slots", "bind", "later_layers", "ordered"]
 
 Rows = npt.NDArray[np.intp]
 
@@ -40,6 +40,15 @@ LLAMA_HF = {
     "gate": "model.layers.{i}.mlp.gate_proj.weight",
     "up": "model.layers.{i}.mlp.up_proj.weight",
     "down": "model.layers.{i}.mlp.down_proj.weight",
+    "sinks": "model.layers.{i}.self_attn.sinks",
+    "router": "model.layers.{i}.mlp.gate.weight",
+    "selection_bias": "model.layers.{i}.mlp.gate.e_score_correction_bias",
+    "experts.gate": "model.layers.{i}.mlp.experts.{e}.gate_proj.weight",
+    "experts.up": "model.layers.{i}.mlp.experts.{e}.up_proj.weight",
+    "experts.down": "model.layers.{i}.mlp.experts.{e}.down_proj.weight",
+    "shared_gate": "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+    "shared_up": "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+    "shared_down": "model.layers.{i}.mlp.shared_experts.down_proj.weight",
 }
 LLAMA_GGUF = {
     "token_embedding": "token_embd.weight",
@@ -56,7 +65,19 @@ LLAMA_GGUF = {
     "gate": "blk.{i}.ffn_gate.weight",
     "up": "blk.{i}.ffn_up.weight",
     "down": "blk.{i}.ffn_down.weight",
+    "sinks": "blk.{i}.attn_sinks.weight",
+    "router": "blk.{i}.ffn_gate_inp.weight",
+    "selection_bias": "blk.{i}.exp_probs_b.bias",
+    # All experts in one tensor. Files of before April 2024 have one for each, as LLAMA_HF does.
+    "experts.gate": "blk.{i}.ffn_gate_exps.weight",
+    "experts.up": "blk.{i}.ffn_up_exps.weight",
+    "experts.down": "blk.{i}.ffn_down_exps.weight",
+    "shared_gate": "blk.{i}.ffn_gate_shexp.weight",
+    "shared_up": "blk.{i}.ffn_up_shexp.weight",
+    "shared_down": "blk.{i}.ffn_down_shexp.weight",
+    "shared_router": "blk.{i}.ffn_gate_inp_shexp.weight",
 }
+_GGUF_SPLIT_EXPERTS = {f"experts.{part}": f"blk.{{i}}.ffn_{part}.{{e}}.weight" for part in ("gate", "up", "down")}
 _NAMED_AT_MOST = 5
 
 
@@ -72,10 +93,16 @@ class StoredTensor(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """The tensor of a slot, and which of its rows."""
+    """The tensor of a slot, and which of its rows.
+
+    Of a tensor that holds a matrix for each expert the rows are those of all matrices, one after the other; ``whole``
+    is the shape that it must have. With ``expert`` the rows are columns of that expert's matrix instead.
+    """
 
     name: str
-    rows: Rows | None = None  # None: all, in their order
+    rows: Rows | slice | None = None  # None: all, in their order
+    whole: tuple[int, ...] | None = None
+    expert: int | None = None
 
 
 class Names:
@@ -86,7 +113,12 @@ class Names:
         self._names = {**(LLAMA_GGUF if is_gguf else LLAMA_HF), **overrides}
         self._fused = dict(family.gguf_fused if is_gguf else family.hf_fused)
         if is_gguf:
-            self._fused.setdefault("blk.{i}.attn_qkv", ("q", "k", "v"))  # an option of the converter, in any family
+            # Options of the converter, in any family.
+            self._fused.setdefault("blk.{i}.attn_qkv", ("q", "k", "v"))
+            self._fused.setdefault("blk.{i}.ffn_gate_up_exps", ("experts.gate", "experts.up"))
+            if any(re.fullmatch(r"blk\.\d+\.ffn_gate\.0\.weight", name) for name in found):
+                self._names |= _GGUF_SPLIT_EXPERTS
+        self._has_columns = family.hf_expert_columns and not is_gguf
         self._is_neox = not is_gguf and any("query_key_value" in name for name in self._fused)
         self._found = found
 
@@ -96,6 +128,8 @@ class Names:
 
     def source(self, slot: str, layer: int, shapes: Mapping[str, tuple[int, ...]], spec: DecoderSpec) -> Source:
         """Return where the rows of ``slot`` are; the tensor of that name may be missing."""
+        if slot.startswith("experts."):
+            return self._of_expert(slot, layer, shapes, spec)
         direct, fused = self._direct(slot, layer), self._fused_name(slot, layer)
         if fused is None:
             return Source(direct)
@@ -111,15 +145,43 @@ class Names:
         start = sum(sizes[: parts.index(part)])
         return Source(fused, np.arange(start, start + shapes[slot][0]))
 
+    def _of_expert(self, slot: str, layer: int, shapes: Mapping[str, tuple[int, ...]], spec: DecoderSpec) -> Source:
+        _, number, part = slot.split(".")
+        expert, kind = int(number), f"experts.{part}"
+        shape, count = shapes[slot], spec.experts.count if spec.experts else 0
+        size = shape[0] if len(shape) == 2 else 1  # a bias is a row of a matrix
+        if self._has_columns:
+            return self._column_source(kind, expert, layer, (count, *reversed(shape)))
+        fused = self._fused_name(kind, layer)
+        if fused is None:
+            name = self._direct(kind, layer)
+            if "{e}" in self._template(kind):
+                return Source(self._template(kind).format(i=layer, e=expert))
+            return Source(name, slice(expert * size, (expert + 1) * size), (count, *shape))
+        parts = next(slots for name, slots in self._fused.items() if name.format(i=layer) == fused.rpartition(".")[0])
+        start = (expert * len(parts) + parts.index(kind.removesuffix("_bias"))) * size
+        return Source(fused, slice(start, start + size), (count, len(parts) * shape[0], *shape[1:]))
+
+    def _column_source(self, kind: str, expert: int, layer: int, whole: tuple[int, ...]) -> Source:
+        """Return the columns of a slot; those of gate and up alternate in one tensor (gpt-oss)."""
+        part, suffix = kind.removesuffix("_bias"), "_bias" if kind.endswith("_bias") else ""
+        if part == "experts.down":
+            return Source(self._direct(part, layer) + suffix, slice(None), whole, expert)
+        columns = slice(0 if part == "experts.gate" else 1, None, 2)
+        return Source(self._direct(part, layer) + suffix, columns, (*whole[:-1], 2 * whole[-1]), expert)
+
     def of_model(self, slot: str) -> str:
         """Return the name of a tensor that is not part of a layer."""
         return self._direct(slot, 0)
 
-    def _direct(self, slot: str, layer: int) -> str:
+    def _template(self, slot: str) -> str:
         if slot.endswith("_bias") and slot not in self._names:
             base = self._names.get(slot.removesuffix("_bias")) or ""
-            return f"{base.removesuffix('.weight')}.bias".format(i=layer)
-        return (self._names.get(slot) or f"no tensor for {slot}").format(i=layer)
+            return f"{base.removesuffix('.weight')}.bias"
+        return self._names.get(slot) or f"no tensor for {slot}"
+
+    def _direct(self, slot: str, layer: int) -> str:
+        return self._template(slot).format(i=layer, e=0)
 
     def _fused_name(self, slot: str, layer: int) -> str | None:
         part = slot.removesuffix("_bias")
@@ -139,15 +201,12 @@ def bind(spec: DecoderSpec, names: Names, found: Mapping[str, StoredTensor], *, 
     if spec.num_layers > len(found):
         raise ModelError(f"a model of {spec.num_layers} layers cannot consist of only {len(found)} tensors")
     _refuse_kinds(found)
-    layer = layer_slots(spec)
-    sources: dict[str, Source] = {}
-    for slot in slot_shapes(spec):
-        _, _, rest = slot.partition(".")
-        if rest:
-            index, _, part = rest.partition(".")
-            sources[slot] = names.source(part, int(index), layer, spec)
-        else:
-            sources[slot] = Source(names.of_model(slot))
+    model = [slot for slot in slot_shapes(spec) if not slot.startswith("layers.")]
+    sources = {slot: Source(names.of_model(slot)) for slot in model}
+    for index in range(spec.num_layers):
+        shapes = layer_slots(spec, index)
+        for slot in shapes:
+            sources[f"layers.{index}.{slot}"] = names.source(slot, index, shapes, spec)
     _refuse_missing([source.name for source in sources.values() if source.name not in found])
     for slot, shape in slot_shapes(spec).items():
         _check_shape(sources[slot], shape, found)
@@ -166,15 +225,31 @@ def ordered(
     if part in ("q_norm", "k_norm"):
         return _ordered_values(tensor, order) if moves else tensor
     if moves:
+        assert not isinstance(rows, slice), "queries and keys are not stacked"
         count = len(rows) if rows is not None else tensor.shape[0]
         head = np.arange(0, count, spec.head_dim)[:, None] + order
         rows = head.reshape(-1) if rows is None else rows[head.reshape(-1)]
     if rows is None:
         return tensor
+    if source.expert is not None and isinstance(rows, slice):
+        return _columns(tensor, source.expert, rows)
+    if isinstance(rows, slice):
+        shape = (rows.stop - rows.start, tensor.shape[-1])
+        data = tensor.data[rows]  # no copy
+        return WeightTensor(kind=tensor.kind, shape=shape if len(tensor.shape) > 2 else shape[1:], data=data)
     if len(tensor.shape) == 1:
         values = tensor.dequantize()[rows]
         return WeightTensor(kind="F32", shape=values.shape, data=values[None].view(np.uint8))
     return WeightTensor(kind=tensor.kind, shape=(len(rows), tensor.shape[1]), data=tensor.data[rows])
+
+
+def _columns(tensor: WeightTensor, expert: int, columns: slice) -> WeightTensor:
+    """Return columns of an expert's matrix as rows, or some values of its bias."""
+    if tensor.kind not in ("F32", "F16", "BF16"):
+        raise UnsupportedModelError(f"experts stored by columns cannot be of type {tensor.kind}")
+    values = tensor.data.view(np.uint32 if tensor.kind == "F32" else np.uint16).reshape(tensor.shape)[expert]
+    rows = np.ascontiguousarray(values[..., columns].T)
+    return WeightTensor(kind=tensor.kind, shape=rows.shape, data=np.atleast_2d(rows).view(np.uint8))
 
 
 def _ordered_values(tensor: WeightTensor, order: Rows) -> WeightTensor:
@@ -199,10 +274,14 @@ def _half_order(head_dim: int, rotary_dim: int, style: RopeStyle) -> Rows:
 
 def _check_shape(source: Source, shape: tuple[int, ...], found: Mapping[str, StoredTensor]) -> None:
     actual = found[source.name].shape
-    if source.rows is not None:
+    if source.whole is not None:
+        shape, is_right = source.whole, actual == source.whole
+    elif isinstance(source.rows, np.ndarray):
         is_right = len(source.rows) == shape[0] and actual[1:] == shape[1:] and source.rows.max(initial=-1) < actual[0]
     else:
-        is_right = actual == shape or (len(shape) == 2 and actual == (math.prod(shape),))
+        is_right = actual == shape or (
+            math.prod(actual) == math.prod(shape) and (len(actual) == 1 or actual == (1, *shape))
+        )
     if not is_right:
         raise ModelError(
             f"tensor {source.name} has the shape {list(actual)}; the model's configuration asks for {list(shape)}"
@@ -243,3 +322,10 @@ def biased_slots(names: Names) -> Iterator[str]:
     for slot in ("q", "k", "v", "attention_output", "gate", "up", "down"):
         if names.has(f"{slot}_bias"):
             yield slot
+
+
+def later_layers(num_layers: int, count: object) -> str:
+    """Return a pattern of the tensors of ``count`` layers after the last: they guess tokens further ahead."""
+    if not isinstance(count, int) or not 0 < count < num_layers:
+        return r"(?!)"
+    return rf"(model\.layers|blk)\.({'|'.join(str(num_layers + i) for i in range(count))})\..*"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotseat.errors import UnsupportedModelError
 from hotseat.models.binding import Names, biased_slots
-from hotseat.models.families import Family
+from hotseat.models.family import Family
 from hotseat.models.family_options import Fields
 from hotseat.models.spec import DecoderSpec, uniform_layers
 
@@ -12,7 +12,7 @@ __all__ = ["describe"]
 
 _ARITHMETIC = {
     *("attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier", "embedding_multiplier"),
-    *("residual_multiplier", "logit_scale", "logits_scaling"),
+    *("residual_multiplier", "logit_scale", "logits_scaling", "clip_qkv"),
 }
 # How configs call them; Gemma 1 says gelu and means the tanh form.
 _ACTIVATIONS = {
@@ -20,6 +20,7 @@ _ACTIVATIONS = {
     "gelu_tanh": ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu"),
     "gelu_erf": ("gelu",),
     "relu2": ("relu2",),
+    "swiglu_oai": ("silu",),
 }
 
 
@@ -37,7 +38,8 @@ def describe(
         "architecture": architecture,
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
-        "intermediate_size": fields.count("intermediate_size"),
+        # Of no meaning, and missing in some files, where every layer has experts.
+        "intermediate_size": fields.count("intermediate_size", 1 if family.has_experts else None),
         "num_heads": num_heads,
         "num_kv_heads": fields.count("num_key_value_heads", family.kv_heads or num_heads),
         "head_dim": head_dim,
@@ -56,6 +58,8 @@ def describe(
 
 def _refuse_unused(fields: Fields, spec: DecoderSpec) -> None:
     """Refuse what changes the arithmetic and is no part of the family: it must not be ignored."""
+    if spec.experts is None and (count := fields.optional("num_experts")):
+        raise UnsupportedModelError(f"mixtures of experts ({count}) are not supported in {spec.architecture}")
     for key in sorted(_ARITHMETIC - fields.asked):
         value = fields.optional(key)
         if isinstance(value, int | float) and value not in (0, 1):

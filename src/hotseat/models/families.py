@@ -1,4 +1,4 @@
-"""The dense architectures: for each family its names of tensors and its differences from Llama, as data.
+"""The architectures: for each family its names of tensors and its differences from Llama, as data.
 
 One description serves both formats: ``family_options`` asks by the names of Hugging Face's config.json, and those of
 GGUF are translated. Whether a bias exists is read from the tensors themselves.
@@ -6,49 +6,13 @@ GGUF are translated. Whether a bias exists is read from the tensors themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
-
 from hotseat.models import family_options as options
-from hotseat.models.family_options import Fields, Options
+from hotseat.models.family import Family
+from hotseat.models.moe_families import MOE_FAMILIES, POST_NORMS
 
-__all__ = ["FAMILIES", "Family", "RopeStyle", "family_of"]
+__all__ = ["FAMILIES", "family_of"]
 
-RopeStyle: TypeAlias = Literal["half", "interleaved"]  # a rotary pair is (j, j + d / 2), or (2 j, 2 j + 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """An architecture. Names are overrides of Llama's, by slot; ``None`` takes a name away."""
-
-    hf: Mapping[str, str]  # class → model_type
-    gguf: str | None = None
-    hf_names: Mapping[str, str | None] = field(default_factory=dict)
-    gguf_names: Mapping[str, str | None] = field(default_factory=dict)
-    # Tensors that hold the rows of several slots one after the other: name → slots.
-    hf_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    gguf_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hf_rope: RopeStyle = "half"
-    gguf_rope: RopeStyle = "half"
-    hf_adds_one: bool = False  # norms multiply by 1 + weight; GGUF stores the sum
-    head_dim: int | None = None  # where the config does not say; None: hidden_size // num_attention_heads
-    kv_heads: int | None = None  # None: as many as there are heads
-    context: int | None = None
-    eps: float = 1e-6
-    theta: float = 1e4
-    ties: bool = False
-    partial: float = 1.0  # part of a head that is rotated
-    options: Callable[[Fields, int, int], Options] = lambda fields, num_layers, head_dim: {}
-
-
-_POST_NORMS: dict[str, str | None] = {
-    "attention_norm": None,
-    "attention_post_norm": "model.layers.{i}.post_attention_layernorm.weight",
-    "mlp_norm": None,
-    "mlp_post_norm": "model.layers.{i}.post_feedforward_layernorm.weight",
-}
-_SANDWICH = _POST_NORMS | {
+_SANDWICH = POST_NORMS | {
     "attention_norm": "model.layers.{i}.input_layernorm.weight",
     "mlp_norm": "model.layers.{i}.pre_feedforward_layernorm.weight",
 }
@@ -74,7 +38,13 @@ _NEOX: dict[str, str | None] = {
 }
 
 FAMILIES = (
-    Family(hf={"LlamaForCausalLM": "llama"}, gguf="llama", gguf_rope="interleaved", context=2048),
+    *MOE_FAMILIES,
+    Family(
+        hf={"LlamaForCausalLM": "llama"},
+        gguf="llama",
+        gguf_rope="interleaved",
+        context=2048,
+    ),
     Family(
         hf={"MistralForCausalLM": "mistral", "MinistralForCausalLM": "ministral"},
         kv_heads=8,
@@ -132,7 +102,7 @@ FAMILIES = (
     Family(
         hf={"Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo3"},
         gguf="olmo2",
-        hf_names=_POST_NORMS,
+        hf_names=POST_NORMS,
         gguf_names=_GGUF_POST | {"attention_norm": None, "mlp_norm": None},
         context=2048,
         eps=1e-5,
@@ -157,7 +127,7 @@ FAMILIES = (
         options=options.granite,
     ),
     Family(
-        hf={"GraniteMoeHybridForCausalLM": "granitemoehybrid"},  # the dense ones; others are refused by their layers
+        hf={"GraniteMoeHybridForCausalLM": "granitemoehybrid"},  # without recurrent layers, which are refused
         hf_names={"down": "model.layers.{i}.shared_mlp.output_linear.weight"},
         hf_fused={"model.layers.{i}.shared_mlp.input_linear": ("gate", "up")},
         context=2048,
@@ -234,7 +204,7 @@ FAMILIES = (
     Family(
         hf={"Exaone4ForCausalLM": "exaone4"},
         gguf="exaone4",
-        hf_names=_POST_NORMS,
+        hf_names=POST_NORMS,
         gguf_names=_GGUF_POST | {"attention_norm": None, "mlp_norm": None},
         kv_heads=32,
         context=2048,
@@ -295,10 +265,10 @@ FAMILIES = (
 )
 
 
-def family_of(name: str, *, is_gguf: bool) -> Family | None:
-    """Return the family of a Hugging Face class or model_type, or of a GGUF architecture."""
-    for family in FAMILIES:
-        known = {family.gguf} if is_gguf else {*family.hf, *family.hf.values()}
-        if name in known:
-            return family
-    return None
+def family_of(name: str, *, is_gguf: bool, has_experts: bool) -> Family | None:
+    """Return the family of a Hugging Face class or model_type, or of a GGUF architecture.
+
+    Some names stand for models with and without experts; where only one kind is known, it is returned for both.
+    """
+    found = [family for family in FAMILIES if name in ({family.gguf} if is_gguf else {*family.hf, *family.hf.values()})]
+    return next((family for family in found if family.has_experts == has_experts), found[0] if found else None)

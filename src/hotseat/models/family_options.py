@@ -47,7 +47,7 @@ class Fields(Protocol):
         ...
 
 
-def _layers(
+def sliding_layers(
     fields: Fields,
     num_layers: int,
     window: int | None,
@@ -65,7 +65,7 @@ def _layers(
     return tuple(layers)
 
 
-def _window(fields: Fields, default: int | None) -> int | None:
+def window_of(fields: Fields, default: int | None) -> int | None:
     """Return the window; absent means ``default``, null or 0 none."""
     value = fields.optional("sliding_window") if default is None else fields.number("sliding_window", default)
     return int(value) if value else None
@@ -87,14 +87,14 @@ def qk_norm_heads(fields: Fields, num_layers: int, head_dim: int) -> Options:
 
 def mistral(fields: Fields, num_layers: int, head_dim: int) -> Options:
     # Absent in an old config means 4096, null means none; a GGUF file has no window at all.
-    window = _window(fields, None if fields.is_gguf or "sliding_window" in fields.optional("*") else 4096)
-    return {"layers": _layers(fields, num_layers, window, lambda i: True)}
+    window = window_of(fields, None if fields.is_gguf or "sliding_window" in fields.optional("*") else 4096)
+    return {"layers": sliding_layers(fields, num_layers, window, lambda i: True)}
 
 
 def qwen2(fields: Fields, num_layers: int, head_dim: int) -> Options:
-    window = _window(fields, None) if fields.optional("use_sliding_window") else None
+    window = window_of(fields, None) if fields.optional("use_sliding_window") else None
     first = fields.optional("max_window_layers") or 0
-    return {"layers": _layers(fields, num_layers, window, lambda i: i >= first)}
+    return {"layers": sliding_layers(fields, num_layers, window, lambda i: i >= first)}
 
 
 def qwen3(fields: Fields, num_layers: int, head_dim: int) -> Options:
@@ -118,14 +118,14 @@ def gemma2(fields: Fields, num_layers: int, head_dim: int) -> Options:
         "attention_scale": _gemma_scale(fields, head_dim),
         "attention_softcap": fields.number("attn_logit_softcapping", 50.0) or None,
         "logit_softcap": fields.number("final_logit_softcapping", 30.0) or None,
-        "layers": _layers(fields, num_layers, _window(fields, 4096), lambda i: i % 2 == 0),
+        "layers": sliding_layers(fields, num_layers, window_of(fields, 4096), lambda i: i % 2 == 0),
     }
 
 
 def gemma3(fields: Fields, num_layers: int, head_dim: int) -> Options:
     full = fields.rope(head_dim, theta=1e6)
     sliding = fields.rope(head_dim, theta=1e4, kind="sliding_attention", scaled=False)
-    window = _window(fields, 1024 if not fields.is_gguf else 512)
+    window = window_of(fields, 1024 if not fields.is_gguf else 512)
     return gemma(fields, num_layers, head_dim) | {
         "norm_placement": "sandwich",
         "qk_norm": "head",
@@ -133,17 +133,17 @@ def gemma3(fields: Fields, num_layers: int, head_dim: int) -> Options:
         "attention_softcap": fields.number("attn_logit_softcapping", 0.0) or None,
         "logit_softcap": fields.number("final_logit_softcapping", 0.0) or None,
         "ropes": (full, sliding),
-        "layers": _layers(fields, num_layers, window, _every(_period(fields, 6)), sliding_rope=1),
+        "layers": sliding_layers(fields, num_layers, window, _every(_period(fields, 6)), sliding_rope=1),
     }
 
 
 def phi3(fields: Fields, num_layers: int, head_dim: int) -> Options:
-    window = None if fields.is_gguf else _window(fields, None)  # llama.cpp ignores it
-    return {"layers": _layers(fields, num_layers, window, lambda i: True)}
+    window = None if fields.is_gguf else window_of(fields, None)  # llama.cpp ignores it
+    return {"layers": sliding_layers(fields, num_layers, window, lambda i: True)}
 
 
 def olmo2(fields: Fields, num_layers: int, head_dim: int) -> Options:
-    window = _window(fields, None)
+    window = window_of(fields, None)
     full = fields.rope(head_dim, theta=5e5)
     options: Options = {"norm_placement": "post", "qk_norm": "row"}
     if window is None:
@@ -151,7 +151,7 @@ def olmo2(fields: Fields, num_layers: int, head_dim: int) -> Options:
     sliding = fields.rope(head_dim, theta=5e5, kind="sliding_attention", scaled=False)
     return options | {
         "ropes": (full, sliding),
-        "layers": _layers(fields, num_layers, window, _every(4), sliding_rope=1),
+        "layers": sliding_layers(fields, num_layers, window, _every(4), sliding_rope=1),
     }
 
 
@@ -160,8 +160,8 @@ def smollm3(fields: Fields, num_layers: int, head_dim: int) -> Options:
     step = fields.optional("no_rope_layer_interval") or 4
     if not isinstance(uses_rope, list) or len(uses_rope) != num_layers:
         uses_rope = [int((i + 1) % step != 0) for i in range(num_layers)]
-    window = _window(fields, None) if fields.optional("use_sliding_window") else None
-    layers = _layers(fields, num_layers, window, lambda i: True)
+    window = window_of(fields, None) if fields.optional("use_sliding_window") else None
+    layers = sliding_layers(fields, num_layers, window, lambda i: True)
     ropes = zip(layers, uses_rope, strict=True)
     return {"layers": tuple(LayerSpec(window=one.window, rope=0 if used else None) for one, used in ropes)}
 
@@ -198,29 +198,29 @@ def cohere(fields: Fields, num_layers: int, head_dim: int) -> Options:
 
 
 def cohere2(fields: Fields, num_layers: int, head_dim: int) -> Options:
-    layers = _layers(fields, num_layers, _window(fields, 4096), _every(_period(fields, 4)))
+    layers = sliding_layers(fields, num_layers, window_of(fields, 4096), _every(_period(fields, 4)))
     # Rotary embedding in layers with a window only.
     nope = tuple(LayerSpec(window=one.window, rope=None if one.window is None else 0) for one in layers)
     return cohere(fields, num_layers, head_dim) | {"layers": nope}
 
 
 def starcoder2(fields: Fields, num_layers: int, head_dim: int) -> Options:
-    window = None if fields.is_gguf else _window(fields, None)
+    window = None if fields.is_gguf else window_of(fields, None)
     return {
         "norm": "layer",
         "norm_bias": True,
         "gated": False,
         "activation": "gelu_tanh",
-        "layers": _layers(fields, num_layers, window, lambda i: True),
+        "layers": sliding_layers(fields, num_layers, window, lambda i: True),
     }
 
 
 def exaone4(fields: Fields, num_layers: int, head_dim: int) -> Options:
     options: Options = {"norm_placement": "post", "qk_norm": "head"}
-    window = _window(fields, None)
+    window = window_of(fields, None)
     if window is None or (fields.is_gguf and num_layers != 64):
         return options
-    layers = _layers(fields, num_layers, window, _every(4))
+    layers = sliding_layers(fields, num_layers, window, _every(4))
     return options | {"layers": tuple(LayerSpec(window=one.window, rope=0 if one.window else None) for one in layers)}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.binding import Names
-from hotseat.models.families import Family
+from hotseat.models.family import Family
 from hotseat.models.gguf import GgufFile, MetadataValue
 from hotseat.models.rope import pad_rope, rope_spec
 from hotseat.models.spec import RopeSpec
@@ -37,15 +37,27 @@ _KEYS = {
     "logit_scale": "logit_scale",
     "use_parallel_residual": "use_parallel_residual",
     "rope_finetuned": "rope.scaling.finetuned",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "norm_topk_prob": "expert_weights_norm",
+    "routed_scaling_factor": "expert_weights_scale",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+    "num_nextn_predict_layers": "nextn_predict_layers",
 }
 # Keys that change the arithmetic when they are there and not zero.
 _UNSUPPORTED_FEATURES = (
-    "expert_count",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.temperature_length",
     "attention.temperature_scale",
-    "nextn_predict_layers",
 )
 
 
@@ -82,7 +94,10 @@ class GgufFields:
         return rotary
 
     def count(self, key: str, default: int | None = None) -> int:
-        return self._count(_KEYS[key], default)
+        count = self._count(_KEYS[key], default)
+        if key == "num_hidden_layers":  # those that guess further tokens are counted too
+            count -= int(self._number("nextn_predict_layers", 0))
+        return count
 
     def number(self, key: str, default: float) -> float:
         self.asked.add(key)

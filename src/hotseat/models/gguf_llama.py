@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from hotseat.errors import ModelError, UnsupportedModelError
-from hotseat.models.binding import Names, bind, ordered
+from hotseat.models.binding import Names, bind, later_layers, ordered
 from hotseat.models.description import describe
-from hotseat.models.families import FAMILIES, Family, family_of
+from hotseat.models.families import FAMILIES, family_of
+from hotseat.models.family import Family
 from hotseat.models.file_bytes import LoadFormat
 from hotseat.models.gguf import GgufFile, MetadataValue
 from hotseat.models.gguf_fields import GgufFields
@@ -47,7 +48,8 @@ def load_gguf(path: Path, *, name: str | None = None, load_format: LoadFormat = 
             context=fields.context,
         )
         spec = replace(spec, metadata=_for_people(file.metadata))
-        sources = bind(spec, names, file.tensors, ignored=_IGNORED)
+        later = later_layers(spec.num_layers, fields.optional("num_nextn_predict_layers"))
+        sources = bind(spec, names, file.tensors, ignored=f"{_IGNORED}|{later}")
         rotary_dim = fields.rotary_dim(spec.head_dim)
     except ModelError as error:
         raise type(error)(f"{path}: {error}") from None
@@ -70,7 +72,9 @@ def load_gguf(path: Path, *, name: str | None = None, load_format: LoadFormat = 
 
 def _family(file: GgufFile) -> Family:
     architecture = file.metadata.get("general.architecture")
-    family = family_of(architecture, is_gguf=True) if isinstance(architecture, str) else None
+    has_experts = bool(file.metadata.get(f"{architecture}.expert_count"))
+    is_text = isinstance(architecture, str)
+    family = family_of(str(architecture), is_gguf=True, has_experts=has_experts) if is_text else None
     if family is None:
         supported = ", ".join(family.gguf for family in FAMILIES if family.gguf)
         raise UnsupportedModelError(f"architecture {architecture!r} is not supported; supported in GGUF: {supported}")

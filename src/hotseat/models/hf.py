@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from hotseat.errors import ModelError, ModelNotFoundError
-from hotseat.models.binding import Names, bind, ordered
+from hotseat.models.binding import Names, bind, later_layers, ordered
 from hotseat.models.description import describe
-from hotseat.models.families import Family
+from hotseat.models.family import Family
 from hotseat.models.file_bytes import LoadFormat
 from hotseat.models.gguf_choice import gguf_models
 from hotseat.models.hf_config import Config, HfFields, check_config, hf_family, text_config
@@ -67,7 +67,8 @@ def load_hf_directory(directory: Path, *, name: str | None = None, load_format: 
             ties=ties,
             context=fields.context,
         )
-        sources = bind(spec, names, found, ignored=ignored)
+        later = later_layers(spec.num_layers, fields.optional("num_nextn_predict_layers"))
+        sources = bind(spec, names, found, ignored=f"{ignored}|{later}")
         rotary_dim = fields.rotary_dim(spec.head_dim)
     except ModelError as error:
         raise type(error)(f"{directory}: {error}") from None

@@ -12,7 +12,8 @@ import numpy as np
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.binding import Names
 from hotseat.models.description import describe
-from hotseat.models.families import FAMILIES, Family, family_of
+from hotseat.models.families import FAMILIES, family_of
+from hotseat.models.family import Family
 from hotseat.models.rope import pad_rope, rope_spec
 from hotseat.models.spec import RopeSpec
 
@@ -24,6 +25,10 @@ _SCALINGS_WITH_ORIGINAL_CONTEXT = ("llama3", "yarn", "longrope")
 _SAME_FIELDS = {
     "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
     "rms_norm_eps": ("rms_norm_eps", "layernorm_epsilon"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("num_experts_per_tok", "moe_k", "moe_topk"),
+    "n_shared_experts": ("n_shared_experts", "moe_num_shared_experts"),
+    "num_nextn_predict_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
 }
 
 
@@ -44,7 +49,8 @@ def hf_family(config: Config) -> tuple[Family, str]:
     """
     named = config.get("architectures") or [config.get("model_type")]
     architecture = named[0] if isinstance(named, list) else named
-    family = family_of(str(architecture), is_gguf=False)
+    has_experts = any(config.get(key) for key in _SAME_FIELDS["num_experts"])
+    family = family_of(str(architecture), is_gguf=False, has_experts=has_experts)
     if family is None:
         supported = ", ".join(name for family in FAMILIES for name in family.hf)
         raise UnsupportedModelError(f"architecture {architecture!r} is not supported; supported are: {supported}")
@@ -89,6 +95,8 @@ class HfFields:
         """Return how many dimensions of a head are rotated."""
         given = self._given_rope("full_attention") or {}
         part = given.get("partial_rotary_factor", self._config.get("partial_rotary_factor"))
+        if part is None and type(size := self._config.get("rotary_dim")) is int:
+            part = size / head_dim
         if part is None:
             part = self._config.get("rotary_pct", self._family.partial)
         if isinstance(part, bool) or not isinstance(part, int | float) or not 0 < part <= 1:
@@ -96,7 +104,7 @@ class HfFields:
         return int(head_dim * part) // 2 * 2
 
     def count(self, key: str, default: int | None = None) -> int:
-        value = self._config.get(key)
+        value = self._value(key)
         if value is None and default is not None:
             return default
         if type(value) is not int or value < 1:
@@ -105,7 +113,7 @@ class HfFields:
 
     def number(self, key: str, default: float) -> float:
         self.asked.add(key)
-        value = next((v for name in _SAME_FIELDS.get(key, (key,)) if (v := self._config.get(name)) is not None), None)
+        value = self._value(key)
         if key == "sliding_window" and key in self._config and value is None:
             return 0.0
         if value is None:
@@ -116,7 +124,10 @@ class HfFields:
 
     def optional(self, key: str) -> Any:
         self.asked.add(key)
-        return self._config if key == "*" else self._config.get(key)
+        return self._config if key == "*" else self._value(key)
+
+    def _value(self, key: str) -> Any:
+        return next((v for name in _SAME_FIELDS.get(key, (key,)) if (v := self._config.get(name)) is not None), None)
 
     def has(self, slot: str) -> bool:
         return self.names.has(slot)
@@ -189,9 +200,6 @@ class HfFields:
             raise UnsupportedModelError(
                 f"weights quantised by {method!r} are not supported; supported in safetensors: F32, F16, BF16"
             )
-        for key in ("num_local_experts", "num_experts", "n_routed_experts"):
-            if config.get(key):
-                raise UnsupportedModelError(f"mixtures of experts are not supported ({key} is {config[key]})")
         if config.get("use_bidirectional_attention"):
             raise UnsupportedModelError("attention that is not causal (use_bidirectional_attention) is not supported")
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hotseat.errors import ConfigError
-from hotseat.models.spec import DecoderSpec
+from hotseat.models.spec import DecoderSpec, is_matrix
 from hotseat.models.weights import Weights
 
 __all__ = ["UNGROUPED_KINDS", "check_groups", "log_groups", "matrix_kinds"]
@@ -63,9 +63,8 @@ def check_groups(spec: DecoderSpec, weights: Weights) -> None:
 
 
 def _matrix_slots(spec: DecoderSpec, weights: Weights) -> Iterator[str]:
-    for slot, tensor in weights.items():
-        if len(tensor.shape) == 2 and (slot != "token_embedding" or spec.tie_word_embeddings):
-            yield slot
+    yield "token_embedding" if spec.tie_word_embeddings else "output"
+    yield from (slot for slot in weights if slot.startswith("layers.") and is_matrix(slot))
 
 
 def _format(kind: str) -> str:

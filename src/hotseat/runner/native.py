@@ -11,7 +11,7 @@ import numpy as np
 from hotseat.core.batch import Batch, StepOutput
 from hotseat.errors import ConfigError
 from hotseat.machine import usable_cpus
-from hotseat.models.spec import MATRICES, DecoderSpec, layer_slots
+from hotseat.models.spec import DecoderSpec, is_matrix, layer_slots
 from hotseat.models.weights import Weights, WeightTensor
 from hotseat.runner import _native
 from hotseat.runner.config import RunnerConfig
@@ -227,7 +227,7 @@ def _load(decoder: _native.Decoder, spec: DecoderSpec, weights: Weights) -> None
     def stored(slot: str) -> tuple[str, Any]:
         return weights[slot].kind, weights[slot].data
 
-    vectors = [slot for slot in layer_slots(spec) if slot not in MATRICES]
+    vectors = [slot for slot in layer_slots(spec, 0) if not is_matrix(slot)]
     decoder.set_embedding(*stored("token_embedding"))
     if spec.learned_positions:
         decoder.set_position_embedding(_vector(weights["position_embedding"]).reshape(-1))

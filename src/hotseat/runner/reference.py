@@ -10,9 +10,10 @@ multiply, and nothing else:
     int8   see ``reference_ops.linear_int8``
     gguf   the exact stored weights, or the nearest in groups where they have none; inputs quantised in groups of 32
 
-Embedding rows are the exact stored values. Keys (after rotary) and values are rounded to ``kv_dtype`` when they are
-written, and attention reads the rounded ones, also those of its own step. With bf16 it also rounds what it multiplies
-them with: queries, and weights before they are divided by their sum.
+What chooses experts is float32 in every mode. Embedding rows are the exact stored values. Keys (after rotary) and
+values are rounded to ``kv_dtype`` when they are written, and attention reads the rounded ones, also those of its own
+step. With bf16 it also rounds what it multiplies them with: queries, and weights before they are divided by their
+sum.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotseat.core.batch import Batch, StepOutput
-from hotseat.models.spec import MATRICES, DecoderSpec, layer_slots
+from hotseat.models.spec import DecoderSpec, is_matrix, layer_slots
 from hotseat.models.weights import Weights
 from hotseat.runner.config import RunnerConfig, WeightDtype
 from hotseat.runner.determinism import Determinism, reference_determinism
 from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.logits_processors import sample_processed
+from hotseat.runner.reference_experts import route, sigmoid
 from hotseat.runner.reference_ops import (
     Array,
     AttentionOptions,
@@ -143,7 +145,7 @@ class ReferenceRunner:
         k = self._q_or_k(layer, "k", x, flat).reshape(-1, spec.num_kv_heads, spec.head_dim)
         v = layer.linear("v", x).reshape(-1, spec.num_kv_heads, spec.head_dim)
         self._cache.write(index, slots, k, v)
-        options = AttentionOptions(heads.window, spec.attention_scale, spec.attention_softcap)
+        options = AttentionOptions(heads.window, spec.attention_scale, spec.attention_softcap, layer.vector("sinks"))
         attended = self._attend(index, q, flat, options).reshape(len(hidden), -1)
         return layer.norm("attention_post_norm", layer.linear("attention_output", attended))
 
@@ -164,9 +166,35 @@ class ReferenceRunner:
         """Return what the MLP of one layer adds to ``hidden``."""
         spec = self._spec
         x = layer.norm("mlp_norm" if spec.has_mlp_norm else "attention_norm", hidden)
-        up = layer.linear("up", x)
-        inner = activate(spec.activation, layer.linear("gate", x), up) if spec.gated else activate(spec.activation, up)
-        return layer.norm("mlp_post_norm", layer.linear("down", inner))
+        delta = self._experts_of(layer, x) if layer.spec.has_experts else self._mlp("", layer, x)
+        return layer.norm("mlp_post_norm", delta)
+
+    def _mlp(self, prefix: str, layer: _Layer, x: Array) -> Array:
+        spec = self._spec
+        up = layer.linear(f"{prefix}up", x)
+        gate = layer.linear(f"{prefix}gate", x) if spec.gated else None
+        inner = activate(spec.activation, up) if gate is None else activate(spec.activation, gate, up)
+        return layer.linear(f"{prefix}down", inner)
+
+    def _experts_of(self, layer: _Layer, x: Array) -> Array:
+        """Return the sum of what the chosen experts make of each row, and the shared expert."""
+        experts, router_bias = self._spec.experts, layer.vector("router_bias")
+        assert experts is not None
+        logits = linear(x, layer.required_vector("router"))
+        weights = route(
+            logits if router_bias is None else logits + router_bias, experts, layer.vector("selection_bias")
+        )
+        total: Array = np.zeros_like(x)
+        for expert in range(experts.count):
+            rows = np.flatnonzero(~np.isnan(weights[:, expert]))
+            if len(rows):
+                total[rows] += self._mlp(f"experts.{expert}.", layer, x[rows]) * weights[rows, expert, None]
+        if not experts.shared_intermediate_size:
+            return total
+        shared = self._mlp("shared_", layer, x)
+        if experts.has_shared_router:
+            shared = shared * sigmoid(linear(x, layer.required_vector("shared_router").reshape(1, -1)))
+        return total + shared
 
     def _attend(self, layer: int, q: Array, flat: FlatBatch, options: AttentionOptions) -> Array:  # both [T, H, D]
         output = np.empty_like(q)
@@ -221,12 +249,20 @@ class _Layer:
         self._model = spec
         self._linear: dict[str, Linear] = {}
         self._vectors: dict[str, Array] = {}
-        for slot in layer_slots(spec):
+        for slot in layer_slots(spec, index):
             tensor = weights[f"layers.{index}.{slot}"]
-            if slot in MATRICES:
+            if is_matrix(slot):
                 self._linear[slot] = make_linear(tensor.dequantize(), tensor.kind, dtype)
             else:
                 self._vectors[slot] = tensor.dequantize()
+
+    def vector(self, slot: str) -> Array | None:
+        """Return what is not multiplied in the runner's mode, ``None`` where the layer has no such slot."""
+        return self._vectors.get(slot)
+
+    def required_vector(self, slot: str) -> Array:
+        """Return it where every layer of this kind has one."""
+        return self._vectors[slot]
 
     def linear(self, slot: str, x: Array) -> Array:
         """Multiply, and add the bias where there is one."""

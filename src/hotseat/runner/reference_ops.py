@@ -94,7 +94,8 @@ def activate(
     """Return ``activation(x)``, times ``up`` where the MLP is gated.
 
     silu(x) = x · sigmoid(x); gelu_tanh(x) = x · sigmoid(2 · sqrt(2 / pi) · (x + 0.044715 · x³));
-    gelu_erf(x) = x / 2 · (1 + erf(x / sqrt(2))); relu2(x) = max(x, 0)².
+    gelu_erf(x) = x / 2 · (1 + erf(x / sqrt(2))); relu2(x) = max(x, 0)². swiglu_oai, gated only, clamps:
+    x' · sigmoid(1.702 · x') · (up' + 1) with x' = min(x, 7) and up' = up between -7 and 7.
     """
     with np.errstate(over="ignore"):  # exp of a very negative number is inf, the quotient then 0, as it should
         match kind:
@@ -107,6 +108,11 @@ def activate(
                 activated = np.float32(0.5) * x * (1 + _erf(x * np.float32(np.sqrt(0.5))))
             case "relu2":
                 activated = np.square(np.maximum(x, np.float32(0)))
+            case "swiglu_oai":
+                x = np.minimum(x, np.float32(7))
+                activated = x / (1 + np.exp(np.float32(-1.702) * x))
+                assert up is not None, "swiglu_oai is an activation of gated MLPs"
+                up = np.clip(up, np.float32(-7), np.float32(7)) + 1
     return activated if up is None else activated * up
 
 
@@ -155,6 +161,7 @@ class AttentionOptions(NamedTuple):
     window: int | None = None  # positions that a row sees, its own included
     scale: float | None = None  # None: 1 / sqrt(D)
     softcap: float | None = None
+    sinks: Array | None = None  # [H], one more score of each head, without a value
 
 
 PLAIN = AttentionOptions()
@@ -189,6 +196,11 @@ def attention(
     for tile_weights, tile_values, is_hidden_tile in zip(weights, v_tiles, is_hidden, strict=True):
         total += tile_weights.sum(axis=-1)
         output += np.matmul(tile_weights, _visible(tile_values, is_hidden_tile))
+    if options.sinks is not None:
+        sinks = options.sinks.reshape(num_kv_heads, -1)
+        peak = np.maximum(largest[0, ..., 0], sinks)
+        keep = np.exp(largest[0, ..., 0] - peak)
+        total, output = total * keep + np.exp(sinks - peak), output * keep[..., None]
     output /= total[..., None]
     return output.reshape(num_rows, num_heads, head_dim)
 
@@ -226,6 +238,11 @@ def attention_bf16(
         total = total * keep + weights.sum(axis=-1, keepdims=True) * take
         output = output * keep + np.matmul(weights, _visible(v_span, is_hidden_span)) * take
         largest = new_largest
+    if options.sinks is not None:
+        sinks = (options.sinks * np.float32(np.log2(np.e))).reshape(num_kv_heads, -1, 1)
+        peak = np.maximum(largest, sinks)
+        keep = np.exp2(largest - peak)
+        total, output = total * keep + np.exp2(sinks - peak), output * keep
     quotient: Array = output / total
     return quotient.reshape(num_rows, num_heads, head_dim)
 
