@@ -65,10 +65,10 @@ check-types: $(DEV_STAMP)
 check-imports: $(DEV_STAMP)
 	PYTHONPATH=src $(BIN)/lint-imports
 
-check-native-check-stubs: $(DEV_STAMP)
+check-stubs: $(DEV_STAMP)
 	$(BIN)/python tools/stubs.py --check
 
-format: $(DEV_STAMP)
+check-native-format: $(DEV_STAMP)
 	$(BIN)/python tools/clang_format.py --check
 
 check-sizes: $(DEV_STAMP)

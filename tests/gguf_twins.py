@@ -14,12 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from gguf_moe_twins import add_experts, with_experts
 from tiny_models import TinyLlama, _add_gguf_tokenizer
 from twins import Twin
 
 __all__ = ["write_gguf_twin"]
 
-_INTERLEAVED = ("Llama", "Mistral", "SmolLM3", "Granite", "GraniteMoeHybrid", "Arcee")
+_INTERLEAVED = (
+    *("Llama", "Mistral", "Mixtral", "SmolLM3", "Granite", "GraniteMoe", "GraniteMoeShared", "GraniteMoeHybrid"),
+    "Arcee",
+)
 _LAYER_NORM = ("starcoder2", "command-r", "cohere2", "gpt2", "gptneox")
 
 Config = dict[str, Any]
@@ -33,12 +37,16 @@ def write_gguf_twin(twin: Twin, directory: Path, path: Path) -> Path:
 
     assert twin.gguf is not None, f"{twin.name} has no GGUF form"
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    tensors = dict(_converted(twin, config, safetensors.numpy.load_file(directory / "model.safetensors")))
+    stored = safetensors.numpy.load_file(directory / "model.safetensors")
+    if twin.gguf != "granite":  # Granite 4 without experts has the MLP of others
+        stored = dict(with_experts(stored))
+    tensors = dict(_converted(twin, config, stored))
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == twin.gguf)
     num_layers = config.get("num_hidden_layers") or config["n_layer"]
     names = gguf.get_tensor_name_map(number, num_layers)
     writer = gguf.GGUFWriter(path, twin.gguf)
     _add_shape(writer, twin, config)
+    add_experts(writer, config)
     _EXTRAS.get(twin.gguf, _no_extras)(writer, config)
     _add_gguf_tokenizer(writer, TinyLlama())
     for name, values in tensors.items():
@@ -128,7 +136,8 @@ def _add_shape(writer: Any, twin: Twin, config: Config) -> None:
         return
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config.get("shared_intermediate_size") or config["intermediate_size"])
+    is_granite4 = twin.gguf == "granite" and "shared_intermediate_size" in config
+    writer.add_feed_forward_length(config["shared_intermediate_size" if is_granite4 else "intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(config["num_attention_heads"])
     if "num_key_value_heads" in config:
@@ -233,6 +242,9 @@ _EXTRAS: dict[str, Callable[[Any, Config], None]] = {
     "olmo2": _layer_pattern,
     "exaone4": _layer_pattern,
     "granite": _granite,
+    "granitemoe": _granite,
+    "glm4moe": _glm,
+    "gpt-oss": _layer_pattern,
     "command-r": _command_r,
     "cohere2": _cohere2,
     "glm4": _glm,

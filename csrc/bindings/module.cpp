@@ -12,6 +12,7 @@
 
 #include "bindings/arrays.h"
 #include "bindings/names.h"
+#include "bindings/shape.h"
 #include "decoder/decoder.h"
 #include "decoder/flatten.h"
 #include "decoder/machine.h"
@@ -212,60 +213,6 @@ public:
     Decoder& decoder() { return decoder_; }
 
 private:
-    // The place of a name in `names`, as a value of an enum in the same order.
-    template <class Enum>
-    static Enum named(const nb::dict& d, const char* key, std::initializer_list<const char*> names) {
-        const auto name = nb::cast<std::string>(d[key]);
-        const auto found = std::find(names.begin(), names.end(), name);
-        if (found == names.end()) throw std::invalid_argument(std::string(key) + " cannot be " + name);
-        return static_cast<Enum>(found - names.begin());
-    }
-    static std::vector<Rope> ropes_in(const nb::dict& d) {
-        std::vector<Rope> ropes;
-        for (nb::handle item : nb::cast<nb::list>(d["ropes"])) {
-            const nb::tuple pair = nb::cast<nb::tuple>(item);
-            ropes.push_back({nb::cast<std::vector<float>>(pair[0]), nb::cast<float>(pair[1])});
-        }
-        return ropes;
-    }
-    static DecoderShape shape_in(const nb::dict& d) {
-        return {
-            .vocab_size = nb::cast<int>(d["vocab_size"]),
-            .hidden_size = nb::cast<int>(d["hidden_size"]),
-            .intermediate_size = nb::cast<int>(d["intermediate_size"]),
-            .num_layers = nb::cast<int>(d["num_layers"]),
-            .num_heads = nb::cast<int>(d["num_heads"]),
-            .num_kv_heads = nb::cast<int>(d["num_kv_heads"]),
-            .head_dim = nb::cast<int>(d["head_dim"]),
-            .norm_eps = nb::cast<float>(d["norm_eps"]),
-            .norm_is_layer = nb::cast<bool>(d["norm_is_layer"]),
-            .norm_placement = named<NormPlacement>(d, "norm_placement", {"pre", "post", "sandwich", "parallel"}),
-            .has_mlp_norm = nb::cast<bool>(d["has_mlp_norm"]),
-            .qk_norm = named<QkNorm>(d, "qk_norm", {"none", "head", "heads", "row"}),
-            .qk_norm_after_rope = nb::cast<bool>(d["qk_norm_after_rope"]),
-            .gated = nb::cast<bool>(d["gated"]),
-            .activation = named<Activation>(d, "activation", {"silu", "gelu_tanh", "gelu_erf", "relu2"}),
-            .attention_scale = nb::cast<float>(d["attention_scale"]),
-            .attention_softcap = nb::cast<float>(d["attention_softcap"]),
-            .logit_softcap = nb::cast<float>(d["logit_softcap"]),
-            .logit_scale = nb::cast<float>(d["logit_scale"]),
-            .embedding_scale = nb::cast<float>(d["embedding_scale"]),
-            .residual_scale = nb::cast<float>(d["residual_scale"]),
-            .ropes = ropes_in(d),
-            .layer_ropes = nb::cast<std::vector<int>>(d["layer_ropes"]),
-            .layer_windows = nb::cast<std::vector<int>>(d["layer_windows"]),
-        };
-    }
-    static DecoderLimits limits_in(const nb::dict& d) {
-        return {
-            .max_num_seqs = nb::cast<int>(d["max_num_seqs"]),
-            .max_num_batched_tokens = nb::cast<int>(d["max_num_batched_tokens"]),
-            .max_model_len = nb::cast<int>(d["max_model_len"]),
-            .num_kv_blocks = nb::cast<int>(d["num_kv_blocks"]),
-            .block_size = nb::cast<int>(d["block_size"]),
-            .kv_is_fp32 = nb::cast<bool>(d["kv_is_fp32"]),
-        };
-    }
     void keep(nb::object object) { kept_.append(object); }
 
     Decoder decoder_;
@@ -375,6 +322,40 @@ NB_MODULE(_native, m) {
                 pack([&] { self.decoder().set_down(layer, matrix); });
             },
             nb::arg("layer"), nb::arg("kind"), nb::arg("data"))
+        .def(
+            "set_router",
+            [](BoundDecoder& self, int layer, const Bytes& data) {
+                const StoredMatrix matrix = matrix_of("F32", data);
+                pack([&] { self.decoder().set_router(layer, matrix); });
+            },
+            nb::arg("layer"), nb::arg("data"),
+            "Set float32 rows, one an expert, and one more that weighs a shared one.")
+        .def(
+            "set_expert",
+            [](BoundDecoder& self, int layer, int expert, const std::string& gate_kind, const Bytes& gate,
+               const std::string& up_kind, const Bytes& up, const std::string& down_kind, const Bytes& down) {
+                const StoredMatrix a = matrix_of(gate_kind, gate), b = matrix_of(up_kind, up),
+                                   c = matrix_of(down_kind, down);
+                pack([&] { self.decoder().set_expert(layer, expert, a, b, c); });
+            },
+            nb::arg("layer"), nb::arg("expert"), nb::arg("gate_kind"), nb::arg("gate"), nb::arg("up_kind"),
+            nb::arg("up"), nb::arg("down_kind"), nb::arg("down"))
+        .def(
+            "set_expert_bias",
+            [](BoundDecoder& self, int layer, int expert, const std::string& slot, const Floats& values) {
+                self.decoder().set_expert_bias(layer, expert, slot, vector_of(values));
+            },
+            nb::arg("layer"), nb::arg("expert"), nb::arg("slot"), nb::arg("values"), "Comes before the matrices.")
+        .def(
+            "set_shared_expert",
+            [](BoundDecoder& self, int layer, const std::string& gate_kind, const Bytes& gate,
+               const std::string& up_kind, const Bytes& up, const std::string& down_kind, const Bytes& down) {
+                const StoredMatrix a = matrix_of(gate_kind, gate), b = matrix_of(up_kind, up),
+                                   c = matrix_of(down_kind, down);
+                pack([&] { self.decoder().set_shared_expert(layer, a, b, c); });
+            },
+            nb::arg("layer"), nb::arg("gate_kind"), nb::arg("gate"), nb::arg("up_kind"), nb::arg("up"),
+            nb::arg("down_kind"), nb::arg("down"))
         .def("bind", &BoundDecoder::bind, nb::arg("seats"), nb::arg("batch"), nb::arg("results"), nb::arg("sampled"),
              nb::arg("prompt"))
         .def("set_sampler_lists", &BoundDecoder::set_sampler_lists, nb::arg("bias"), nb::arg("allowed"),

@@ -132,8 +132,20 @@ void Decoder::finish_decode_row(int layer, int row, float* out) const {
                 kernels_.merge_partitions(from_row(state, r, padded), from_row(next, r, padded),
                                           std::min(kAttentionRows, query_group_size_ - r), padded);
         }
+        merge_sinks(layer, head, state, query_group_size_);
         for (int r = 0; r < query_group_size_; ++r)
             kernels_.divide(state.values + r * padded, state.sum[r], dim, out + (head * query_group_size_ + r) * dim);
+    }
+}
+
+// One more score without a value for each row of a KV head, merged as if it were a partition.
+void Decoder::merge_sinks(int layer, int head, const AttentionState& states, int rows) const {
+    const std::vector<float>& sinks = layers_[layer].sinks;
+    if (sinks.empty()) return;
+    const int padded = kv_.head_dim_padded();
+    for (int row = 0; row < rows; ++row) {
+        float score = sinks[head * query_group_size_ + row % query_group_size_] * kLog2E, one = 1.0f;
+        kernels_.merge_partitions(from_row(states, row, padded), {&score, &one, zeros_.as<float>()}, 1, padded);
     }
 }
 
@@ -190,6 +202,7 @@ void Decoder::attend_prefill(int layer, const AttentionItem& item, const Memory&
         attend_partition(layer, item, s, partition, is_last ? nullptr : &next, states, results);
         partition = next;
     }
+    merge_sinks(layer, item.head, states, rows);
     for (int i = 0; i < rows; ++i) {
         const int query = i / query_group_size_, head = item.head * query_group_size_ + i % query_group_size_;
         kernels_.divide(states.values + i * padded, states.sum[i], dim,

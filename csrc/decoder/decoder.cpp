@@ -28,8 +28,10 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     const size_t tokens = limits.max_num_batched_tokens;
     for (const Rope& rope : shape_.ropes) rope_tables_.push_back(make_rope_table(rope));
     rope_tables_.push_back(make_rope_table({std::vector<float>(shape_.head_dim / 2, 0.0f), 1.0f}));
+    zeros_ = Memory(kv_.head_dim_padded() * sizeof(float));
     x_ = Memory(tokens * shape_.hidden_size * sizeof(float));
-    const int widest = std::max({shape_.hidden_size, shape_.intermediate_size, q_size_});
+    const int mlp_width = std::max(shape_.intermediate_size, shape_.experts.shared_intermediate_size);
+    const int widest = std::max({shape_.hidden_size, mlp_width, q_size_, shape_.experts.intermediate_size});
     packed_.stride = (packed_row_bytes(mode, widest) + 63) / 64 * 64;
     packed_values_ = Memory(tokens * packed_.stride);
     packed_scale_ = Memory(tokens * sizeof(float));
@@ -41,7 +43,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     query_stride_ = limits.kv_is_fp32 ? shape_.head_dim * sizeof(float) : even_head_dim(shape_.head_dim) * 2;
     queries_ = Memory(tokens * shape_.num_heads * query_stride_);
     attended_ = Memory(tokens * q_size_ * sizeof(float));
-    mlp_ = Memory(tokens * shape_.intermediate_size * sizeof(float));
+    mlp_ = Memory(tokens * mlp_width * sizeof(float));
     is_fused_mlp_ = shape_.gated && shape_.activation == Activation::silu;
     max_logit_rows_ = limits.max_num_seqs + kMinLogitRows;
     logits_stride_ = shape_.vocab_size;
@@ -77,16 +79,19 @@ Decoder::RopeTable Decoder::make_rope_table(const Rope& rope) const {
 // Memory that only some models need, once it is known which vectors they have.
 void Decoder::reserve_buffers() {
     const size_t tokens = limits_.max_num_batched_tokens;
+    const int mlp_width = std::max(shape_.intermediate_size, shape_.experts.shared_intermediate_size);
     if (!is_fused_mlp_ && mlp_raw_.size() == 0)
-        mlp_raw_ = Memory(tokens * shape_.intermediate_size * (shape_.gated ? 2 : 1) * sizeof(float));
+        mlp_raw_ = Memory(tokens * mlp_width * (shape_.gated ? 2 : 1) * sizeof(float));
+    reserve_expert_buffers();
     const bool is_parallel = shape_.norm_placement == NormPlacement::parallel;
     const Layer& layer = layers_.front();
     const bool needs_deltas = is_parallel || !adds_directly(layer.attention_output_bias, layer.attention_post_norm) ||
                               !adds_directly(layer.down_bias, layer.mlp_post_norm);
     if (needs_deltas && delta_.size() == 0) {
         delta_ = Memory(tokens * shape_.hidden_size * sizeof(float));
-        if (is_parallel) mlp_delta_ = Memory(tokens * shape_.hidden_size * sizeof(float));
     }
+    if ((is_parallel || shape_.experts.shared_intermediate_size > 0) && mlp_delta_.size() == 0)
+        mlp_delta_ = Memory(tokens * shape_.hidden_size * sizeof(float));
 }
 
 void Decoder::set_output(const StoredMatrix& matrix) {
@@ -124,6 +129,9 @@ void Decoder::set_vector(int layer, const std::string& slot, std::vector<float> 
         {"gate_bias", &l.gate_bias},
         {"up_bias", &l.up_bias},
         {"down_bias", &l.down_bias},
+        {"router_bias", &l.experts.router_bias},
+        {"selection_bias", &l.experts.selection_bias},
+        {"sinks", &l.sinks},
     };
     const auto found = vectors.find(slot);
     if (found == vectors.end()) throw std::invalid_argument("there is no vector " + slot);
@@ -140,14 +148,46 @@ void Decoder::set_attention_output(int layer, const StoredMatrix& matrix) {
 }
 
 void Decoder::set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up) {
-    std::vector<StoredMatrix> sources;
-    if (shape_.gated) sources.push_back(gate);
-    sources.push_back(up);
-    layers_.at(layer).gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, sources, is_fused_mlp_);
+    layers_.at(layer).gate_up =
+        Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, gated(gate, up), is_fused_mlp_);
+}
+
+std::vector<StoredMatrix> Decoder::gated(const StoredMatrix& gate, const StoredMatrix& up) const {
+    return shape_.gated ? std::vector{gate, up} : std::vector{up};
 }
 
 void Decoder::set_down(int layer, const StoredMatrix& matrix) {
     layers_.at(layer).down = Linear(kernels_, pool_, weights_, mode_, shape_.intermediate_size, {matrix}, false);
+}
+
+void Decoder::set_router(int layer, const StoredMatrix& matrix) {
+    layers_.at(layer).experts.router =
+        Linear(kernels_, pool_, weights_, WeightMode::fp32, shape_.hidden_size, {matrix}, false);
+}
+
+void Decoder::set_expert(int layer, int expert, const StoredMatrix& gate, const StoredMatrix& up,
+                         const StoredMatrix& down) {
+    std::vector<Expert>& experts = layers_.at(layer).experts.experts;
+    experts.resize(shape_.experts.count);
+    Expert& own = experts.at(expert);
+    own.gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, gated(gate, up), is_fused_mlp_);
+    own.down = Linear(kernels_, pool_, weights_, mode_, shape_.experts.intermediate_size, {down}, false);
+}
+
+void Decoder::set_expert_bias(int layer, int expert, const std::string& slot, std::vector<float> values) {
+    std::vector<Expert>& experts = layers_.at(layer).experts.experts;
+    experts.resize(shape_.experts.count);
+    Expert& own = experts.at(expert);
+    if (slot != "gate_bias" && slot != "up_bias" && slot != "down_bias")
+        throw std::invalid_argument("an expert has no vector " + slot);
+    (slot == "gate_bias" ? own.gate_bias : slot == "up_bias" ? own.up_bias : own.down_bias) = std::move(values);
+    if (slot != "down_bias") is_fused_mlp_ = false;
+}
+
+void Decoder::set_shared_expert(int layer, const StoredMatrix& gate, const StoredMatrix& up, const StoredMatrix& down) {
+    Experts& own = layers_.at(layer).experts;
+    own.shared_gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, gated(gate, up), is_fused_mlp_);
+    own.shared_down = Linear(kernels_, pool_, weights_, mode_, shape_.experts.shared_intermediate_size, {down}, false);
 }
 
 void Decoder::bind(const SamplerInputs& inputs, const BatchArrays& batch, const ResultArrays& results) {
@@ -164,9 +204,13 @@ void Decoder::set_sampler_lists(const RaggedArrays& bias, const RaggedArrays& al
 
 size_t Decoder::weight_bytes() const {
     size_t sum = output_.num_bytes();
-    for (const Layer& layer : layers_)
-        sum += layer.qkv.num_bytes() + layer.attention_output.num_bytes() + layer.gate_up.num_bytes() +
-               layer.down.num_bytes();
+    for (const Layer& layer : layers_) {
+        const Experts& own = layer.experts;
+        for (const Linear* linear : {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down, &own.router,
+                                     &own.shared_gate_up, &own.shared_down})
+            sum += linear->num_bytes();
+        for (const Expert& expert : own.experts) sum += expert.gate_up.num_bytes() + expert.down.num_bytes();
+    }
     return sum;
 }
 

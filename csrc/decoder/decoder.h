@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "decoder/experts.h"
 #include "decoder/kv_cache.h"
 #include "decoder/linear.h"
 #include "decoder/sampler.h"
@@ -60,7 +61,8 @@ struct DecoderShape {
     float embedding_scale = 1.0f;
     float residual_scale = 1.0f;
     std::vector<Rope> ropes;
-    std::vector<int> layer_ropes;    // [num_layers], an index in `ropes`, -1: no rotary embedding
+    std::vector<int> layer_ropes;  // [num_layers], an index in `ropes`, -1: no rotary embedding
+    ExpertsShape experts;
     std::vector<int> layer_windows;  // [num_layers], positions that a query sees, 0: all
 };
 
@@ -92,6 +94,8 @@ struct Layer {
     Linear attention_output;
     Linear gate_up;  // of a gated MLP, else up alone
     Linear down;
+    Experts experts;           // instead of gate_up and down
+    std::vector<float> sinks;  // [num_heads]; empty: none
 };
 
 class Decoder {
@@ -108,6 +112,11 @@ public:
     void set_attention_output(int layer, const StoredMatrix& matrix);
     void set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up);
     void set_down(int layer, const StoredMatrix& matrix);
+    // Of a layer with experts: float32 logits of the experts, and one more row for the weight of a shared one.
+    void set_router(int layer, const StoredMatrix& matrix);
+    void set_expert(int layer, int expert, const StoredMatrix& gate, const StoredMatrix& up, const StoredMatrix& down);
+    void set_expert_bias(int layer, int expert, const std::string& slot, std::vector<float> values);
+    void set_shared_expert(int layer, const StoredMatrix& gate, const StoredMatrix& up, const StoredMatrix& down);
 
     // Bind the arrays of all later steps.
     void bind(const SamplerInputs& inputs, const BatchArrays& batch, const ResultArrays& results);
@@ -139,6 +148,7 @@ private:
         std::vector<float> row;
         Memory attention;  // see attention.cpp
         std::unique_ptr<SamplerScratch> sampler;
+        RoutingScratch routing;
     };
 
     void run_worker(int worker);
@@ -149,6 +159,7 @@ private:
     void run_layer(int index, int worker);
     void embed(int row);
     void norm_row(const Norm& norm, const float* x, float* out) const;
+    void normed_row(const Norm& norm, const float* x, float* out) const;
     void pack_normed(const Norm& norm, const Linear& linear, int worker, int num_rows, const int32_t* gather);
     void run_attention(int index, int worker);
     void run_mlp(int index, int worker);
@@ -156,7 +167,21 @@ private:
     void project(const Linear& linear, const std::vector<float>& bias, const Norm& post_norm, int worker, float* delta);
     void add_bias(const std::vector<float>& bias, float* x) const;
     void add_to_residual(int row, const float* delta);
-    void activate_row(const Layer& layer, float* raw, float* out) const;
+    void activate_row(const std::vector<float>& gate_bias, const std::vector<float>& up_bias, int inner, float* raw,
+                      float* out) const;
+    void run_gated(const Linear& gate_up, const std::vector<float>& gate_bias, const std::vector<float>& up_bias,
+                   int inner, const Linear& down, int worker);
+    void run_experts(int index, int worker);
+    void choose_experts(const Layer& layer, int worker);
+    void group_by_expert(const Experts& own);
+    void gather_slot(int slot, int row);
+    template <class LinearOf>
+    void multiply_experts(const std::vector<ExpertGroup>& groups, int num_items, int worker, float* out, size_t stride,
+                          Epilogue epilogue, LinearOf&& linear_of);
+    void add_experts(const Layer& layer, int row, float* total);
+    void reserve_expert_buffers();
+    std::vector<StoredMatrix> gated(const StoredMatrix& gate, const StoredMatrix& up) const;
+    void merge_sinks(int layer, int head, const AttentionState& states, int rows) const;
     void norm_heads(const std::vector<float>& weight, float* x, int num_heads) const;
     template <class Body>
     void for_rows(int num_rows, int worker, Body&& body);
@@ -210,6 +235,7 @@ private:
     void reserve_buffers();
     std::vector<RopeTable> rope_tables_;
     bool is_fused_mlp_;  // SwiGLU without biases: gate and up are interleaved, the epilogue multiplies them
+    Memory zeros_;       // float[head_dim_padded]
     Memory x_;           // float[max tokens][hidden]: the residual stream
     Memory packed_values_, packed_scale_, packed_sum_;
     PackedRows packed_{};
@@ -220,7 +246,16 @@ private:
     Memory mlp_;                // float[max tokens][intermediate]
     Memory mlp_raw_;            // float[max tokens][columns of gate_up], unless the MLP is fused
     Memory delta_, mlp_delta_;  // float[max tokens][hidden]: what waits to be added to the residual stream
-    Memory logits_;             // float[max_logit_rows_][vocab]
+    // Of models with experts: rows grouped by expert, see experts.cpp.
+    Memory router_rows_memory_, router_logits_, expert_values_, expert_scale_, expert_sum_;
+    PackedRows router_rows_{}, expert_rows_{};
+    Memory expert_inner_, expert_out_;  // float[slots][columns of gate_up or intermediate], float[slots][hidden]
+    std::vector<int32_t> chosen_;       // [tokens][per_token], as the weights and slots of each
+    std::vector<float> chosen_weights_;
+    std::vector<int> slot_of_, row_of_slot_, expert_of_slot_, first_slot_;
+    std::vector<ExpertGroup> gate_up_groups_, down_groups_;
+    int num_gate_up_items_ = 0, num_down_items_ = 0;
+    Memory logits_;  // float[max_logit_rows_][vocab]
     int max_logit_rows_;
     size_t logits_stride_;
 

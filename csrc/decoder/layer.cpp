@@ -8,7 +8,10 @@ namespace hotseat {
 
 void Decoder::run_layer(int index, int worker) {
     run_attention(index, worker);
-    run_mlp(index, worker);
+    if (layers_[index].experts.exist())
+        run_experts(index, worker);
+    else
+        run_mlp(index, worker);
 }
 
 void Decoder::run_attention(int index, int worker) {
@@ -32,19 +35,9 @@ void Decoder::run_attention(int index, int worker) {
 
 void Decoder::run_mlp(int index, int worker) {
     const Layer& layer = layers_[index];
-    const int rows = counts_.num_tokens, inner = shape_.intermediate_size;
-    const int raw_stride = shape_.gated ? 2 * inner : inner;
+    const int rows = counts_.num_tokens;
     pack_normed(shape_.has_mlp_norm ? layer.mlp_norm : layer.attention_norm, layer.gate_up, worker, rows, nullptr);
-    if (is_fused_mlp_)
-        multiply(layer.gate_up, worker, rows, mlp_.as<float>(), inner, Epilogue::swiglu);
-    else
-        multiply(layer.gate_up, worker, rows, mlp_raw_.as<float>(), raw_stride, Epilogue::store);
-    for_rows(rows, worker, [&](int row, int) {
-        float* values = mlp_.as<float>() + static_cast<size_t>(row) * inner;
-        if (!is_fused_mlp_) activate_row(layer, mlp_raw_.as<float>() + static_cast<size_t>(row) * raw_stride, values);
-        layer.down.pack_row(kernels_, values, packed_, row);
-    });
-    count(Work::pack, worker);
+    run_gated(layer.gate_up, layer.gate_bias, layer.up_bias, shape_.intermediate_size, layer.down, worker);
     if (shape_.norm_placement != NormPlacement::parallel) {
         project(layer.down, layer.down_bias, layer.mlp_post_norm, worker, delta_.as<float>());
         return;
@@ -61,11 +54,36 @@ void Decoder::run_mlp(int index, int worker) {
     count(Work::pack, worker);
 }
 
+// Gate and up of the packed rows, and their product packed again, for `down` to be multiplied with.
+void Decoder::run_gated(const Linear& gate_up, const std::vector<float>& gate_bias, const std::vector<float>& up_bias,
+                        int inner, const Linear& down, int worker) {
+    const int rows = counts_.num_tokens, raw_stride = shape_.gated ? 2 * inner : inner;
+    if (is_fused_mlp_)
+        multiply(gate_up, worker, rows, mlp_.as<float>(), inner, Epilogue::swiglu);
+    else
+        multiply(gate_up, worker, rows, mlp_raw_.as<float>(), raw_stride, Epilogue::store);
+    for_rows(rows, worker, [&](int row, int) {
+        float* values = mlp_.as<float>() + static_cast<size_t>(row) * inner;
+        float* raw = mlp_raw_.as<float>() + static_cast<size_t>(row) * raw_stride;
+        if (!is_fused_mlp_) activate_row(gate_bias, up_bias, inner, raw, values);
+        down.pack_row(kernels_, values, packed_, row);
+    });
+    count(Work::pack, worker);
+}
+
 void Decoder::norm_row(const Norm& norm, const float* x, float* out) const {
     if (shape_.norm_is_layer)
         kernels_.layer_norm(x, norm.weight.data(), norm.bias_or_null(), shape_.hidden_size, shape_.norm_eps, out);
     else
         kernels_.rms_norm(x, norm.weight.data(), shape_.hidden_size, shape_.norm_eps, out);
+}
+
+// norm(x), or x itself where there is no norm.
+void Decoder::normed_row(const Norm& norm, const float* x, float* out) const {
+    if (norm.exists())
+        norm_row(norm, x, out);
+    else
+        std::memcpy(out, x, shape_.hidden_size * sizeof(float));
 }
 
 // Pack norm(x) of rows `gather[i]`, or of row i without a gather list, as row i; x itself where there is no norm.
@@ -74,10 +92,7 @@ void Decoder::pack_normed(const Norm& norm, const Linear& linear, int worker, in
         const size_t row = gather == nullptr ? i : gather[i];
         const float* x = x_.as<float>() + row * shape_.hidden_size;
         float* normed = scratch_[who].row.data();
-        if (norm.exists())
-            norm_row(norm, x, normed);
-        else
-            std::memcpy(normed, x, shape_.hidden_size * sizeof(float));
+        normed_row(norm, x, normed);
         linear.pack_row(kernels_, normed, packed_, i);
     });
     count(Work::pack, worker);
@@ -125,11 +140,11 @@ void Decoder::project(const Linear& linear, const std::vector<float>& bias, cons
     count(Work::pack, worker);
 }
 
-void Decoder::activate_row(const Layer& layer, float* raw, float* out) const {
-    const int inner = shape_.intermediate_size;
+void Decoder::activate_row(const std::vector<float>& gate_bias, const std::vector<float>& up_bias, int inner,
+                           float* raw, float* out) const {
     float *gate = shape_.gated ? raw : nullptr, *up = shape_.gated ? raw + inner : raw;
-    if (gate != nullptr) add_bias(layer.gate_bias, gate);
-    add_bias(layer.up_bias, up);
+    if (gate != nullptr) add_bias(gate_bias, gate);
+    add_bias(up_bias, up);
     kernels_.activate(shape_.activation, gate != nullptr ? gate : up, gate != nullptr ? up : nullptr, inner, out);
 }
 

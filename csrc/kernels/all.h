@@ -29,6 +29,8 @@ static constexpr KernelTable make_table(const char* name) {
         .rms_norm = rms_norm,
         .layer_norm = layer_norm,
         .activate = activate,
+        .exponentials = exponentials,
+        .sigmoid = sigmoid_row,
         .softcap = softcap_row,
         .scale = scale_row,
         .add_scaled = add_scaled,

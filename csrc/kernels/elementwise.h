@@ -71,7 +71,18 @@ static void activate(Activation kind, const float* x, const float* up, int n, fl
             return activate_with(x, up, n, out, [](V16 a) { return gelu_erf(a); });
         case Activation::relu2:
             return activate_with(x, up, n, out, [](V16 a) { return relu2(a); });
+        case Activation::swiglu_oai:
+            return map_lanes(x, up, n, out, [](V16 a, V16 b) { return swiglu_oai(a, b); });
     }
+}
+
+static void exponentials(float* x, int n, float max_value) {
+    const V16 shift = set1(max_value), log2e = set1(kLog2E);
+    map_lanes(x, nullptr, n, x, [=](V16 a, V16) { return exp2(mul(sub(a, shift), log2e)); });
+}
+
+static void sigmoid_row(float* x, int n) {
+    map_lanes(x, nullptr, n, x, [](V16 a, V16) { return sigmoid(a); });
 }
 
 static void softcap_row(float* x, int n, float cap) {

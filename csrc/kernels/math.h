@@ -66,6 +66,19 @@ static inline V16 silu(V16 x) {
     return div(x, add(set1(1.0f), exp2(exponent)));
 }
 
+static inline V16 sigmoid(V16 x) {
+    const V16 exponent = min(mul(x, set1(-kLog2E)), set1(126.0f));
+    return div(set1(1.0f), add(set1(1.0f), exp2(exponent)));
+}
+
+// gpt-oss: x' * sigmoid(1.702 x') * (up' + 1), where x' and up' are clamped.
+static inline V16 swiglu_oai(V16 x, V16 up) {
+    const V16 gate = min(x, set1(7.0f));
+    const V16 exponent = min(mul(gate, set1(-1.702f * kLog2E)), set1(126.0f));
+    const V16 activated = div(gate, add(set1(1.0f), exp2(exponent)));
+    return mul(activated, add(max(min(up, set1(7.0f)), set1(-7.0f)), set1(1.0f)));
+}
+
 // x * sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
 static inline V16 gelu_tanh(V16 x) {
     const V16 cubic = mul(mul(mul(set1(0.044715f), x), x), x);

@@ -130,7 +130,7 @@ struct AttentionTile {
     AttentionState out;
 };
 
-enum class Activation : int { silu, gelu_tanh, gelu_erf, relu2 };
+enum class Activation : int { silu, gelu_tanh, gelu_erf, relu2, swiglu_oai };
 
 struct KernelTable {
     const char* name;
@@ -147,8 +147,10 @@ struct KernelTable {
     // `out` may be `x`.
     void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);
     void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* out);
-    // out = activation(x) * up, or without `up` activation(x).
+    // out = activation(x) * up, or without `up` activation(x); swiglu_oai has an `up` always.
     void (*activate)(Activation kind, const float* x, const float* up, int n, float* out);
+    void (*exponentials)(float* x, int n, float max);                   // x = e^(x - max)
+    void (*sigmoid)(float* x, int n);                                   // x = 1 / (1 + e^-x)
     void (*softcap)(float* x, int n, float cap);                        // x = cap * tanh(x / cap)
     void (*scale)(float* x, int n, float factor);                       // x *= factor
     void (*add_scaled)(float* x, const float* y, int n, float factor);  // x += factor * y

@@ -175,7 +175,6 @@ def test_the_tensor_of_rope_factors_divides_the_frequencies(edited):
     ("metadata", "reason"),
     [
         ({"general.architecture": "lfm2"}, "architecture 'lfm2' is not supported; supported in GGUF: llama"),
-        ({"llama.expert_count": 8}, "expert_count"),
         ({"llama.attention.sliding_window": 128}, "sliding-window"),
         ({"llama.logit_scale": 0.5}, "logit_scale"),
         ({"llama.attention.causal": False}, "causal"),
@@ -201,6 +200,10 @@ def test_a_window_as_long_as_the_context_is_no_window(edited):
         ({"llama.block_count": None}, "llama.block_count must be a positive whole number, not None"),
         ({"llama.block_count": 4_000_000_000}, "4000000000 layers"),
         ({"llama.embedding_length": "64"}, "embedding_length"),
+        ({"llama.expert_count": 8}, "expert_used_count must be a positive whole number"),
+        ({"llama.expert_count": 4_000_000_000, "llama.expert_used_count": 2}, "at most 4096 exist"),
+        ({"llama.expert_count": 2, "llama.expert_used_count": 3}, "3 of 2 experts cannot be chosen"),
+        ({"llama.expert_count": 2, "llama.expert_used_count": 1}, "tensors are missing: blk.0.ffn_gate_inp.weight"),
         ({"llama.attention.head_count_kv": 0}, "head_count_kv"),
         ({"llama.attention.head_count": 3, "llama.attention.head_count_kv": 2}, "evenly"),
         ({"llama.attention.key_length": 4_000_000_000}, "4000000000"),

@@ -56,7 +56,7 @@ def test_the_default_model_is_smollm2(default_model_path):
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (9, 3, 64)
     assert (spec.max_position_embeddings, spec.tie_word_embeddings) == (8192, True)
     assert spec.metadata["license"] == DEFAULT_MODEL.licence.lower()
-    assert len(model.weights) == 30 * len(layer_slots(spec)) + 2
+    assert len(model.weights) == 30 * len(layer_slots(spec, 0)) + 2
     assert {weight.kind for weight in model.weights.values()} == {"Q4_1", "Q8_0", "F32"}
     assert model.generation_config.eos_token_ids == (2,)
     assert len(model.tokenizer_source.metadata["tokenizer.ggml.merges"]) == 48900

@@ -32,6 +32,9 @@ BITWISE = (
     "command-r7b",
     "hunyuan",
     "pythia",
+    "qwen2-moe",
+    "dots1",
+    "gpt-oss",
 )
 
 

@@ -207,8 +207,10 @@ def bind(spec: DecoderSpec, names: Names, found: Mapping[str, StoredTensor], *, 
         shapes = layer_slots(spec, index)
         for slot in shapes:
             sources[f"layers.{index}.{slot}"] = names.source(slot, index, shapes, spec)
-    _refuse_missing([source.name for source in sources.values() if source.name not in found])
-    for slot, shape in slot_shapes(spec).items():
+    shapes_by_slot = slot_shapes(spec)
+    wanted = dict.fromkeys(sources[slot].name for slot in shapes_by_slot)  # an expert's tensor may be that of all
+    _refuse_missing([name for name in wanted if name not in found])
+    for slot, shape in shapes_by_slot.items():
         _check_shape(sources[slot], shape, found)
     _refuse_unknown(found.keys() - {source.name for source in sources.values()}, ignored)
     return sources

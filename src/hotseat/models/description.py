@@ -58,8 +58,8 @@ def describe(
 
 def _refuse_unused(fields: Fields, spec: DecoderSpec) -> None:
     """Refuse what changes the arithmetic and is no part of the family: it must not be ignored."""
-    if spec.experts is None and (count := fields.optional("num_experts")):
-        raise UnsupportedModelError(f"mixtures of experts ({count}) are not supported in {spec.architecture}")
+    if spec.experts is None and (count := fields.number("num_experts", 0)):
+        raise UnsupportedModelError(f"mixtures of experts ({count:.0f}) are not supported in {spec.architecture}")
     for key in sorted(_ARITHMETIC - fields.asked):
         value = fields.optional(key)
         if isinstance(value, int | float) and value not in (0, 1):

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hotseat.errors import ModelError
+from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models import family_options as dense
 from hotseat.models.family_options import Fields, Options
 from hotseat.models.spec import ExpertsSpec, LayerSpec
 
 __all__: list[str] = []
+
+# What files call it: config.json a name, GGUF a number (1 softmax, 2 sigmoid, 3 softmax of the chosen).
+_SCORING = {"softmax": (None, "softmax", 0, 1, 3), "sigmoid": (None, "sigmoid", "noaux_tc", 0, 2)}
 
 
 def mixtral(fields: Fields, num_layers: int, head_dim: int) -> Options:
@@ -33,7 +36,8 @@ def qwen3_moe(fields: Fields, num_layers: int, head_dim: int) -> Options:
 
 
 def _qwen_moe(fields: Fields, num_layers: int, options: Options, *, has_shared: bool) -> Options:
-    step, dense_layers = fields.optional("decoder_sparse_step") or 1, fields.optional("mlp_only_layers") or ()
+    step, dense_layers = max(1, _whole(fields, "decoder_sparse_step", 1)), fields.optional("mlp_only_layers")
+    dense_layers = dense_layers if isinstance(dense_layers, list) else []
     shared = fields.count("shared_expert_intermediate_size") if has_shared else 0
     # GGUF has no key: llama.cpp renormalizes in Qwen 3 and not in Qwen 2.
     renormalize = not has_shared if fields.is_gguf else fields.optional("norm_topk_prob") is True
@@ -57,20 +61,19 @@ def granite_moe(fields: Fields, num_layers: int, head_dim: int) -> Options:
     is_hybrid = fields.optional("mamba_n_heads") is not None
     base = dense.granite4 if is_hybrid else dense.granite
     options = base(fields, num_layers, head_dim)
-    shared = fields.optional("shared_intermediate_size")
+    shared = _whole(fields, "shared_intermediate_size", 0)
     experts = _experts(
         fields,
         size="intermediate_size",
         renormalize=True,
-        shared_intermediate_size=fields.count("shared_intermediate_size") if shared else 0,
+        shared_intermediate_size=shared,
     )
     return options | _with_experts(options["layers"], experts)
 
 
 def _with_sigmoid(fields: Fields, num_layers: int, options: Options) -> Options:
     """Return what GLM-4.5 and dots.llm1 have in common: sigmoid scores, a first dense part, shared experts."""
-    first = fields.optional("first_k_dense_replace") or 0
-    shared = fields.optional("n_shared_experts") or 0
+    first, shared = _whole(fields, "first_k_dense_replace", 0), _whole(fields, "n_shared_experts", 0)
     experts = _experts(
         fields,
         scoring="sigmoid",
@@ -80,7 +83,7 @@ def _with_sigmoid(fields: Fields, num_layers: int, options: Options) -> Options:
         groups_per_token=fields.count("topk_group", 1),
         has_selection_bias=True,
     )
-    experts = replace(experts, shared_intermediate_size=int(shared) * experts.intermediate_size)
+    experts = replace(experts, shared_intermediate_size=shared * experts.intermediate_size)
     return options | _with_experts(options["layers"], experts, lambda i: i >= first)
 
 
@@ -91,18 +94,17 @@ def glm4_moe(fields: Fields, num_layers: int, head_dim: int) -> Options:
 
 def dots1(fields: Fields, num_layers: int, head_dim: int) -> Options:
     window = None if fields.is_gguf else dense.window_of(fields, 4096)
-    first = fields.optional("max_window_layers") or 62
+    first = _whole(fields, "max_window_layers", 62)
     layers = dense.sliding_layers(fields, num_layers, window, lambda i: i >= first)
     return _with_sigmoid(fields, num_layers, {"qk_norm": "head", "layers": layers})
 
 
 def ernie_moe(fields: Fields, num_layers: int, head_dim: int) -> Options:
-    first = int(fields.number("moe_layer_start_index", 1))
+    first = _whole(fields, "moe_layer_start_index", 0 if fields.is_gguf else 1)
     last = fields.optional("moe_layer_end_index")
-    end = num_layers if last is None or last < 0 else int(last) + 1
+    end = last + 1 if isinstance(last, int) and last >= 0 else num_layers  # -1: the last
     step = fields.count("moe_layer_interval", 1)
-    shared = fields.optional("n_shared_experts")
-    shared = 2 if shared is None else int(shared)
+    shared = _whole(fields, "n_shared_experts", 0 if fields.is_gguf else 2)
     experts = _experts(fields, renormalize=True, has_selection_bias=True)
     experts = replace(experts, shared_intermediate_size=shared * experts.intermediate_size)
     layers = (LayerSpec(),) * num_layers
@@ -133,15 +135,28 @@ def gpt_oss(fields: Fields, num_layers: int, head_dim: int) -> Options:
 
 def _experts(fields: Fields, *, size: str = "moe_intermediate_size", **others: Any) -> ExpertsSpec:
     """Return the experts; in GGUF their size has a key of its own in every family, missing in the oldest files."""
+    scoring = others.get("scoring", "softmax")
+    given = fields.optional("scoring_func")
+    if not isinstance(given, str | int | None) or given not in _SCORING[scoring]:
+        raise UnsupportedModelError(
+            f"experts whose scores are made by {given!r} instead of {scoring} are not supported"
+        )
     key = size
     if fields.is_gguf:
-        key = "moe_intermediate_size" if fields.optional("moe_intermediate_size") else "intermediate_size"
+        key = "intermediate_size" if fields.optional("moe_intermediate_size") is None else "moe_intermediate_size"
     return ExpertsSpec(
         count=fields.count("num_experts"),
         per_token=fields.count("num_experts_per_tok"),
         intermediate_size=fields.count(key),
         **others,
     )
+
+
+def _whole(fields: Fields, key: str, default: int) -> int:
+    value = fields.number(key, default)
+    if not 0 <= value < 2**31 or value != int(value):
+        raise ModelError(f"{key} must be a whole number, not {value}")
+    return int(value)
 
 
 def _with_experts(

@@ -38,7 +38,6 @@ _NEOX: dict[str, str | None] = {
 }
 
 FAMILIES = (
-    *MOE_FAMILIES,
     Family(
         hf={"LlamaForCausalLM": "llama"},
         gguf="llama",
@@ -262,6 +261,7 @@ FAMILIES = (
         partial=0.25,
         options=options.neox,
     ),
+    *MOE_FAMILIES,
 )
 
 

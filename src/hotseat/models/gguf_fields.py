@@ -45,6 +45,7 @@ _KEYS = {
     "n_shared_experts": "expert_shared_count",
     "norm_topk_prob": "expert_weights_norm",
     "routed_scaling_factor": "expert_weights_scale",
+    "scoring_func": "expert_gating_func",
     "n_group": "expert_group_count",
     "topk_group": "expert_group_used_count",
     "first_k_dense_replace": "leading_dense_block_count",

@@ -72,7 +72,8 @@ def load_gguf(path: Path, *, name: str | None = None, load_format: LoadFormat = 
 
 def _family(file: GgufFile) -> Family:
     architecture = file.metadata.get("general.architecture")
-    has_experts = bool(file.metadata.get(f"{architecture}.expert_count"))
+    num_experts = file.metadata.get(f"{architecture}.expert_count")
+    has_experts = isinstance(num_experts, int) and num_experts > 0
     is_text = isinstance(architecture, str)
     family = family_of(str(architecture), is_gguf=True, has_experts=has_experts) if is_text else None
     if family is None:

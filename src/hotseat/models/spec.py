@@ -153,6 +153,11 @@ class DecoderSpec:
             )
         if not 0 < self.norm_eps < 1:
             raise ModelError(f"the epsilon of the norms must lie between 0 and 1, not {self.norm_eps}")
+        if self.experts is not None and self.experts.count * len(self.layers) > MAX_EXPERTS_IN_ALL:
+            raise ModelError(
+                f"{self.experts.count} experts in {len(self.layers)} layers are not to be believed; "
+                f"{MAX_EXPERTS_IN_ALL} in all are the most"
+            )
         for layer in self.layers:
             assert layer.rope is None or layer.rope < len(self.ropes), f"there is no rope table {layer.rope}"
             assert self.experts is not None or not layer.has_experts, "there is no description of the experts"
@@ -171,6 +176,7 @@ class DecoderSpec:
 # i + head_dim / 2), whatever the file used.
 MAX_LAYERS = 4096
 MAX_EXPERTS = 4096
+MAX_EXPERTS_IN_ALL = 1 << 17
 MATRICES = ("q", "k", "v", "attention_output", "gate", "up", "down")
 _SHARED = ("shared_gate", "shared_up", "shared_down")
 

@@ -72,6 +72,45 @@ class Decoder:
         kind: str,
         data: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
     ) -> None: ...
+    def set_router(
+        self,
+        layer: int,
+        data: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    ) -> None:
+        """
+        Set float32 rows, one an expert, and one more that weighs a shared one.
+        """
+
+    def set_expert(
+        self,
+        layer: int,
+        expert: int,
+        gate_kind: str,
+        gate: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        up_kind: str,
+        up: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        down_kind: str,
+        down: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    ) -> None: ...
+    def set_expert_bias(
+        self,
+        layer: int,
+        expert: int,
+        slot: str,
+        values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ) -> None:
+        """Comes before the matrices."""
+
+    def set_shared_expert(
+        self,
+        layer: int,
+        gate_kind: str,
+        gate: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        up_kind: str,
+        up: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        down_kind: str,
+        down: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+    ) -> None: ...
     def bind(
         self,
         seats: dict[str, Any],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ import numpy as np
 from hotseat.core.batch import Batch, StepOutput
 from hotseat.errors import ConfigError
 from hotseat.machine import usable_cpus
-from hotseat.models.spec import DecoderSpec, is_matrix, layer_slots
-from hotseat.models.weights import Weights, WeightTensor
+from hotseat.models.spec import DecoderSpec
+from hotseat.models.weights import Weights
 from hotseat.runner import _native
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.determinism import Determinism, native_determinism
 from hotseat.runner.groups import check_groups, log_groups
 from hotseat.runner.logits_processors import resample
+from hotseat.runner.native_weights import load_weights
 from hotseat.runner.numa import warn_if_spread
 from hotseat.runner.results import StepResults
 from hotseat.runner.seats import Float32Array, Ragged, SeatTable
@@ -58,7 +60,7 @@ class NativeRunner:
         )
         if config.isa == "auto":
             _warn_of_rejected_isas(self._decoder.isa)
-        _load(self._decoder, spec, weights)
+        load_weights(self._decoder, spec, weights)
         self._bind()
         self._list_versions: tuple[int, ...] = ()
         self._bind_lists()
@@ -206,6 +208,7 @@ def _shape(spec: DecoderSpec, max_model_len: int) -> dict[str, Any]:
             for rope in (one.for_length(max_model_len) for one in spec.ropes)
         ],
         "layer_ropes": [-1 if layer.rope is None else layer.rope for layer in spec.layers],
+        "experts": None if spec.experts is None else asdict(spec.experts),
         "layer_windows": [layer.window or 0 for layer in spec.layers],
     }
 
@@ -217,29 +220,3 @@ def _limits(config: RunnerConfig) -> dict[str, Any]:
 
 def _ragged(ragged: Ragged) -> dict[str, Any]:
     return {"offsets": ragged.offsets, "ids": ragged.ids, "values": ragged.values}
-
-
-def _vector(tensor: WeightTensor) -> Float32Array:
-    return np.ascontiguousarray(tensor.dequantize(), np.float32)
-
-
-def _load(decoder: _native.Decoder, spec: DecoderSpec, weights: Weights) -> None:
-    def stored(slot: str) -> tuple[str, Any]:
-        return weights[slot].kind, weights[slot].data
-
-    vectors = [slot for slot in layer_slots(spec, 0) if not is_matrix(slot)]
-    decoder.set_embedding(*stored("token_embedding"))
-    if spec.learned_positions:
-        decoder.set_position_embedding(_vector(weights["position_embedding"]).reshape(-1))
-    for slot in ("output_norm", "output_norm_bias", "output_bias"):
-        if slot in weights:
-            decoder.set_vector(-1, slot, _vector(weights[slot]))
-    decoder.set_output(*stored("token_embedding" if spec.tie_word_embeddings else "output"))
-    for i in range(spec.num_layers):
-        layer = f"layers.{i}."
-        for slot in vectors:
-            decoder.set_vector(i, slot, _vector(weights[layer + slot]).reshape(-1))
-        decoder.set_qkv(i, *stored(layer + "q"), *stored(layer + "k"), *stored(layer + "v"))
-        decoder.set_attention_output(i, *stored(layer + "attention_output"))
-        decoder.set_gate_up(i, *stored(layer + ("gate" if spec.gated else "up")), *stored(layer + "up"))
-        decoder.set_down(i, *stored(layer + "down"))
