@@ -8,7 +8,11 @@ import threading
 import pytest
 
 from engine.fakes import WAIT_S, StartedEngine, in_thread, make_request, read
+from hotseat.core.batch import Batch
+from hotseat.core.config import SchedulerConfig
 from hotseat.core.request import FinishReason, RequestId, RequestStatus
+from hotseat.core.scheduler import Scheduler
+from hotseat.engine import VirtualClock
 from hotseat.engine.state_lock import StateLock
 
 
@@ -118,3 +122,23 @@ def test_a_step_that_is_being_computed_delays_no_explanation() -> None:
     with StartedEngine() as started:
         asyncio.run(scenario(started))
     assert started.witness.ends == {"runs": "abort", "late": "length"}
+
+
+def test_a_pause_is_the_time_between_two_steps_with_work_left() -> None:
+    class PausingScheduler(Scheduler):
+        def schedule(self, now: float) -> Batch:
+            if self.num_running:
+                clock.advance(0.5)
+            return super().schedule(now)
+
+    async def scenario(started: StartedEngine) -> None:
+        for name in ("a", "b"):
+            await read(started.engine, make_request(name, max_tokens=3))
+            clock.advance(100.0)  # idle: no pause
+
+    clock, pauses = VirtualClock(), list[float]()
+    config = SchedulerConfig(max_model_len=512, num_kv_blocks=256, max_num_batched_tokens=256)
+    with StartedEngine(PausingScheduler(config), clock=clock, on_pause=pauses.append) as started:
+        asyncio.run(scenario(started))
+    assert max(pauses) == 0.5
+    assert pauses.count(0.5) == 4  # before the second and the third step of each

@@ -14,7 +14,7 @@ import pytest
 
 from server.processes import TIMEOUT_S, Process
 
-LARGE = "The quick brown fox jumps over the lazy dog. " * 155_000  # 7 MB
+LARGE = "The quick brown fox jumps over the lazy dog. " * 85_000  # 3.8 MB
 MAX_SILENCE_S = 0.5  # a tenth of it on an idle machine; seconds when one thread holds the interpreter
 
 

@@ -50,16 +50,31 @@ MAX_IDLE_WAIT_S = 1.0
 
 
 class _OpenRunner:
-    """A runner during whose steps the state, which does not change then, can be read."""
+    """A runner during whose steps the state, which does not change then, can be read.
 
-    def __init__(self, runner: Runner, state: StateLock) -> None:
+    ``on_pause`` is told the seconds between two steps while there is work.
+    """
+
+    def __init__(self, runner: Runner, state: StateLock, clock: Clock, on_pause: Callable[[float], None]) -> None:
         self._runner = runner
         self._state = state
+        self._clock = clock
+        self._on_pause = on_pause
+        self._ended_at: float | None = None  # the last step; None when there was nothing to do since
         self.close = runner.close
 
     def execute(self, batch: Batch) -> StepOutput:
-        with self._state.released():
-            return self._runner.execute(batch)
+        if self._ended_at is not None:
+            self._on_pause(self._clock.now() - self._ended_at)
+        try:
+            with self._state.released():
+                return self._runner.execute(batch)
+        finally:
+            self._ended_at = self._clock.now()
+
+    def rest(self) -> None:
+        """Note that there is nothing to do: the time until the next step is no pause."""
+        self._ended_at = None
 
 
 class Engine:
@@ -67,7 +82,7 @@ class Engine:
 
     ``submit``, ``explain`` and ``reset_prefix_cache`` are for coroutines, the other public methods for any thread; the
     private ones run in the engine thread. The engine owns both objects from now on; the runner is closed when the
-    thread ends.
+    thread ends. ``on_pause`` is told, in the engine thread, how long each pause between two steps with work left was.
     """
 
     def __init__(
@@ -79,6 +94,7 @@ class Engine:
         sinks: Sequence[EventSink] = (),
         stall_timeout_s: float = 60.0,
         num_step_records: int = 4096,
+        on_pause: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.clock = clock or MonotonicClock()
         self._scheduler = scheduler
@@ -89,9 +105,10 @@ class Engine:
         self._commands = CommandQueue(closed_because="the engine was not started")
         self._outputs = OutputQueue(on_lost=self.abort)
         self._state = StateLock()
+        self._runner = _OpenRunner(runner, self._state, self.clock, on_pause)
         self._loop = StepLoop(
             scheduler,
-            _OpenRunner(runner, self._state),
+            self._runner,
             clock=self.clock,
             sinks=[self._records, self._finished, *sinks],
             before_update=self._apply_known_aborts,
@@ -221,6 +238,8 @@ class Engine:
     def _run_once(self) -> bool:
         """Apply what was sent and run one step; sleeps when there is nothing to do. False when it is time to go."""
         has_work = self._loop.has_work
+        if not has_work:
+            self._runner.rest()
         if not has_work or not self._commands.is_empty:
             # Told to stop after this look, it is woken: stop() sets the time before it closes the queue, which wakes.
             is_idle = not has_work and self._stop_at is None
@@ -239,6 +258,7 @@ class Engine:
 
     def _wait_for_event(self) -> None:
         """Sleep after a step that could do nothing, until time or a command changes something."""
+        self._runner.rest()
         next_event_at = self._scheduler.next_event_at()
         wait_s = MAX_IDLE_WAIT_S if next_event_at is None else next_event_at - self.clock.now()
         commands = list(self._commands.take_commands(wait_s=min(max(wait_s, 0.0), MAX_IDLE_WAIT_S)))

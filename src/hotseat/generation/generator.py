@@ -18,6 +18,8 @@ from hotseat.text import Tokenizer
 
 __all__ = ["Generator"]
 
+SEQUENCE_SIZE = 32  # what a sequence costs before it is queued, in characters to tokenize
+
 
 class Generator:
     """Tokenize, check, run in ``engine`` and detokenize."""
@@ -47,11 +49,14 @@ class Generator:
         """
         arrived_at = self._engine.clock.now()
         grammars = [await self._grammars.get_async(prompt.params, request_id, arrived_at) for prompt in prompts]
-        size = sum(len(prompt.prompt) for prompt in prompts)
-        requests = await self._threads.run(size, lambda: self._requests(prompts, grammars, request_id, arrived_at))
-        outputs = SequenceOutputs(
-            requests, self._tokenizer, self._engine.finish, [prompt.make_parser for prompt in prompts]
-        )
+        size = sum(len(prompt.prompt) + SEQUENCE_SIZE * prompt.params.n for prompt in prompts)
+
+        def prepare() -> tuple[list[list[Request]], SequenceOutputs]:
+            made = self._requests(prompts, grammars, request_id, arrived_at)
+            parsers = [prompt.make_parser for prompt in prompts]
+            return made, SequenceOutputs(made, self._tokenizer, self._engine.finish, parsers)
+
+        requests, outputs = await self._threads.run(size, prepare)
         everything = [request for siblings in requests for request in siblings]
         ids = [request.id for request in everything]
         self._running.setdefault(request_id, []).extend(ids)

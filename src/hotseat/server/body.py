@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from hotseat.server.errors import ApiError, validation_error
 from hotseat.server.schema import JsonBody
 
-__all__ = ["check_content_type", "read_json", "too_large"]
+__all__ = ["check_content_type", "num_values", "read_json", "too_large"]
 
 MAX_DEPTH = 64
+MAX_VALUES = 131_072  # building the objects of more would stop all streams for long
 MAX_INLINE_BYTES = 64 * 1024  # larger bodies are parsed in a thread, beside the streams of others
 
 Body = TypeVar("Body", bound=JsonBody)
@@ -67,7 +68,35 @@ def _parse(data: bytes, model: type[Body]) -> Body:
         raise validation_error(error) from None
 
 
+def num_values(data: bytes, limit: int) -> int:
+    """Return about how many values and names a JSON text has; once it is more than ``limit``, it counts no further."""
+    count = begin = 0
+    while count <= limit:
+        quote = data.find(b'"', begin)
+        between = data[begin : quote if quote >= 0 else len(data)]
+        count += sum(map(between.count, (b",", b":", b"[", b"{")))
+        if quote < 0:
+            break
+        begin = _end_of_string(data, quote + 1)
+    return count
+
+
+def _end_of_string(data: bytes, begin: int) -> int:
+    """Return where the string ends whose text begins at ``begin``."""
+    while (quote := data.find(b'"', begin)) >= 0:
+        backslash = quote
+        while backslash > begin and data[backslash - 1] == ord("\\"):
+            backslash -= 1
+        if (quote - backslash) % 2 == 0:
+            return quote + 1
+        begin = quote + 1
+    return len(data)
+
+
 def _decode(data: bytes) -> Any:
+    # Counted roughly first: the commas of a long text are no values.
+    if sum(map(data.count, (b",", b":", b"[", b"{"))) > MAX_VALUES and num_values(data, MAX_VALUES) > MAX_VALUES:
+        raise ApiError(413, f"The body has more than {MAX_VALUES} values, names and lists counted as well.")
     try:
         value = msgspec.json.decode(data)
     except RecursionError:

@@ -61,7 +61,7 @@ class ServerConfig:
         },
     )
     max_request_bytes: int = field(
-        default=8 * 1024 * 1024, metadata={"help": "largest request body; a larger one is refused with 413"}
+        default=4 * 1024 * 1024, metadata={"help": "largest request body; a larger one is refused with 413"}
     )
     sse_keep_alive_interval_s: float = field(
         default=15.0, metadata={"help": "send a comment on a stream that was silent for so many seconds; 0 is never"}

@@ -95,7 +95,7 @@ class GenerationResponse(Response):
                 async for batch in batches:
                     self._note_first_token()
                     writer.add(batch)
-                await sse.send_json(writer.write())
+                await sse.send_json(await _written(writer))
             assert not writer.counter.unfinished, "every choice ends with a reason"
             self._sum_up("completed")
         finally:
@@ -131,7 +131,7 @@ class GenerationResponse(Response):
         if error is not None and not sse.has_begun:
             raise error
         if not isinstance(self._writer, StreamWriter):
-            await sse.send_json(self._writer.write())
+            await sse.send_json(await _written(self._writer))
         else:
             ending = self._writer.write_error(error) if error else self._writer.write_abort()
             await sse.send_events(ending, more=False)
@@ -147,6 +147,11 @@ class GenerationResponse(Response):
         first = "" if self._first_at is None else f" ttft={(self._first_at - self._began_at) * 1e3:.1f}ms"
         name = f"{self._metadata.id} " if self._request_context.has_own_id else ""  # else it is the request's id
         self._request_context.summary = f"{name}{outcome} {tokens}{first}"
+
+
+async def _written(writer: WholeWriter) -> bytes:
+    """Return the body; a large one is written beside the streams of others."""
+    return await asyncio.to_thread(writer.write) if writer.is_large else writer.write()
 
 
 async def _until_disconnect(receive: Receive) -> None:

@@ -13,6 +13,7 @@ from hotseat.generation import OutputDelta
 from hotseat.server.calls import parsed_message
 from hotseat.server.logprobs import TextOffsets, TokenNames
 from hotseat.server.metadata import ResponseMetadata, UsageCounter
+from hotseat.server.pieces import encode_list
 from hotseat.server.version import fingerprint
 from hotseat.server.writers import WholeWriter
 from hotseat.text import Tokenizer
@@ -72,7 +73,7 @@ class ResultWriter(WholeWriter):
             "object": "chat.completion" if metadata.is_chat else "text_completion",
             "created": metadata.created,
             "model": metadata.model,
-            "choices": [shape(index, choice) for index, choice in enumerate(self._choices)],
+            "choices": encode_list(shape(index, choice) for index, choice in enumerate(self._choices)),
             "service_tier": None,
             "system_fingerprint": fingerprint(),
             "usage": msgspec.Raw(self.counter.usage().as_json()),
@@ -85,7 +86,7 @@ class ResultWriter(WholeWriter):
         metadata = self._metadata
         logprobs = None
         if metadata.logprobs is not None:
-            logprobs = {"content": self._names.chat(choice.logprobs, metadata.logprobs), "refusal": None}
+            logprobs = {"content": encode_list(self._names.chat(choice.logprobs, metadata.logprobs)), "refusal": None}
         text = metadata.echo_text + "".join(choice.texts)
         message: dict[str, Any] = {"role": metadata.role, "content": text, "refusal": None}
         if metadata.is_parsed:
@@ -114,7 +115,7 @@ class ResultWriter(WholeWriter):
             fields["prompt_token_ids"] = prompt_info.token_ids if prompt_info else None
         if self._metadata.prompt_logprobs:
             fields["prompt_logprobs"] = (
-                self._names.prompt(prompt_info.logprobs) if prompt_info and prompt_info.logprobs else None
+                encode_list(self._names.prompt(prompt_info.logprobs)) if prompt_info and prompt_info.logprobs else None
             )
         return fields
 

@@ -33,8 +33,9 @@ __all__ = [
 ]
 
 MAX_PROMPTS = 1024
-MAX_MESSAGES = 16_384
+MAX_MESSAGES = 4096
 MAX_BIASES = 16_384
+MAX_TEMPLATE_KWARGS = 256
 MAX_TOKEN_IDS = 16_384  # in a list that names tokens of the vocabulary
 
 Item = TypeVar("Item")
@@ -45,6 +46,7 @@ TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 TokenIds = Many[TokenId]
 FewTokenIds = Annotated[TokenIds, Field(max_length=MAX_TOKEN_IDS)]
 JsonSchema = dict[str, Any] | StrictStr | StrictBool
+TemplateKwargs = Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_KWARGS)]
 Count = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
 
@@ -164,7 +166,7 @@ class ChatCompletionRequest(GenerationRequest):
     parallel_tool_calls: StrictBool | None = None
     include_reasoning: StrictBool | None = None
     reasoning_effort: StrictStr | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
 
 
 class TokenizeRequest(JsonBody):
@@ -177,7 +179,7 @@ class TokenizeRequest(JsonBody):
     add_generation_prompt: StrictBool | None = True
     continue_final_message: StrictBool | None = False
     tools: Many[dict[str, Any]] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
     return_token_strs: StrictBool | None = False
 
 

@@ -18,6 +18,7 @@ import uvicorn
 from hotseat.errors import ConfigError
 from hotseat.server.app import create_app
 from hotseat.server.config import ServerConfig
+from hotseat.server.lag import LagMonitor
 from hotseat.server.protocol import HttpProtocol
 from hotseat.server.services import ServerServices
 from hotseat.server.state import InFlightRequests, ServerContext, shutting_down
@@ -93,11 +94,14 @@ class _Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Serve until asked to go down. Uvicorn looks ten times a second whether it was; here it is told."""
         services = self._context.services
+        monitor = None if services.observe_loop_lag is None else LagMonitor(services.observe_loop_lag)
         while not await self.on_tick(0):  # sets the date header
             if services.tick is not None:
                 services.tick(services.engine.clock.now())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._shutdown.is_drained.wait(), TICK_S)
+        if monitor is not None:
+            monitor.stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -45,4 +45,5 @@ class ServerServices:
     policy: str = ""  # name of the scheduling policy
     started_s: float | None = None  # when the process began, on the engine's clock
     determinism: Mapping[str, object] = field(default_factory=dict)  # what is promised about the bits of answers
+    observe_loop_lag: Callable[[float], None] | None = None  # told how late the event loop was, many times a second
     tick: Callable[[float], None] | None = None  # told the time of the engine's clock about once a second

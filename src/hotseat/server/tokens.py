@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hotseat.errors import InvalidRequestError
 from hotseat.server.body import read_json
 from hotseat.server.generate import chat_prompt, check_model
 from hotseat.server.logprobs import TokenNames
+from hotseat.server.pieces import encode_list
 from hotseat.server.schema import DetokenizeRequest, TokenizeRequest
 from hotseat.server.state import context_of
 
 __all__ = ["router"]
+
+INLINE_TOKENS = 4096  # more are written in a thread
 
 router = APIRouter()
 
@@ -35,14 +39,18 @@ async def tokenize(request: Request) -> Response:
         text, adds_special = body.prompt, body.add_special_tokens is not False
     token_ids = await context.services.generator.tokenize(text, add_special_tokens=adds_special)
     names = TokenNames(tokenizer)
-    return JSONResponse(
-        {
+
+    def write() -> bytes:
+        answer = {
             "count": len(token_ids),
             "max_model_len": context.services.model.max_model_len,
-            "tokens": token_ids,
-            "token_strs": [names.name(token_id) for token_id in token_ids] if body.return_token_strs else None,
+            "tokens": encode_list(token_ids),
+            "token_strs": encode_list(map(names.name, token_ids)) if body.return_token_strs else None,
         }
-    )
+        return msgspec.json.encode(answer)
+
+    data = write() if len(token_ids) <= INLINE_TOKENS else await asyncio.to_thread(write)
+    return Response(data, media_type="application/json")
 
 
 @router.post("/detokenize", tags=["Tokens"])
@@ -53,9 +61,10 @@ async def detokenize(request: Request) -> Response:
     body = await read_json(request, DetokenizeRequest, context.config.max_request_bytes)
     check_model(body.model, context)
     tokenizer = context.services.tokenizer
-    if body.tokens and max(body.tokens) >= tokenizer.vocab_size:
+    largest = max(body.tokens, default=0)
+    if largest >= tokenizer.vocab_size:
         raise InvalidRequestError(
-            f"Token id {max(body.tokens)} is outside of the vocabulary of {tokenizer.vocab_size}.", param="tokens"
+            f"Token id {largest} is outside of the vocabulary of {tokenizer.vocab_size}.", param="tokens"
         )
     text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
-    return JSONResponse({"prompt": text})
+    return Response(msgspec.json.encode({"prompt": text}), media_type="application/json")

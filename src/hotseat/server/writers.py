@@ -9,6 +9,9 @@ from hotseat.server.errors import ApiError
 from hotseat.server.metadata import UsageCounter
 from hotseat.server.sse import KEEP_ALIVE
 
+LARGE = 4096  # tokens and choices
+LARGE_WITH_LOGPROBS = 256
+
 __all__ = ["StreamWriter", "WholeWriter"]
 
 
@@ -42,6 +45,16 @@ class WholeWriter(ABC):
     """Collect the deltas of an answer; ``write`` gives the response's body."""
 
     counter: UsageCounter
+
+    @property
+    def is_large(self) -> bool:
+        """Tell whether ``write`` takes so long that it belongs in a thread."""
+        counter, metadata = self.counter, self.counter.metadata
+        num_tokens = sum(counter.completion_tokens.values())
+        if metadata.echo or metadata.prompt_logprobs or metadata.return_token_ids:
+            num_tokens += sum(len(prompt.token_ids) for prompt in counter.prompts.values())
+        has_logprobs = metadata.logprobs is not None or metadata.prompt_logprobs
+        return num_tokens + len(counter.completion_tokens) > (LARGE_WITH_LOGPROBS if has_logprobs else LARGE)
 
     @abstractmethod
     def add(self, batch: list[OutputDelta]) -> None:

@@ -88,6 +88,8 @@ _OWN_GAUGES = (
     Row("blocks_used", "KV cache blocks held by running requests.", lambda m: m.blocks_used),
     Row("blocks_free", "KV cache blocks that can be taken, cached ones included.", lambda m: m.blocks_free),
     Row("blocks_cached", "Free blocks whose content a prefix hit can use.", lambda m: m.blocks_cached),
+    Row("engine_pause_max_seconds", "Longest pause of the last minute or two.", lambda m: m.engine_pauses.longest_s),
+    Row("event_loop_lag_max_seconds", "Longest lag of the last minute or two.", lambda m: m.loop_lags.longest_s),
 )
 _OWN_COUNTERS = (
     Row("requests_accepted", "Requests that entered the queue.", lambda m: m.num_accepted),
@@ -98,7 +100,11 @@ _OWN_COUNTERS = (
     Row("computed_tokens", "Tokens computed, recomputation included.", lambda m: m.computed_tokens),
     Row("offered_tokens", "Token budgets, summed over steps.", lambda m: m.offered_tokens),
 )
-_OWN_HISTOGRAMS = (HistogramRow("step_duration_seconds", "Duration of a step that computed.", lambda m: m.step_s),)
+_OWN_HISTOGRAMS = (
+    HistogramRow("step_duration_seconds", "Duration of a step that computed.", lambda m: m.step_s),
+    HistogramRow("engine_pause_seconds", "Between two steps with work left.", lambda m: m.engine_pauses.histogram),
+    HistogramRow("event_loop_lag_seconds", "Delay of the event loop's timers.", lambda m: m.loop_lags.histogram),
+)
 
 
 class Exposition(Collector):

@@ -20,6 +20,7 @@ from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.errors import InvalidRequestError, PromptTooLongError, QueueFullError
 from hotseat.telemetry import histogram
 from hotseat.telemetry.histogram import Histogram, token_bounds
+from hotseat.telemetry.pauses import Pauses
 
 __all__ = ["EngineMetrics"]
 
@@ -72,6 +73,8 @@ class EngineMetrics:
         self.offered_tokens = 0
 
     def _init_histograms(self, max_model_len: int) -> None:
+        self.engine_pauses = Pauses()
+        self.loop_lags = Pauses()
         tokens = token_bounds(max_model_len)
         self.step_s = Histogram(histogram.STEP_BOUNDS_S)
         self.iteration_tokens = Histogram(histogram.ITERATION_TOKEN_BOUNDS)

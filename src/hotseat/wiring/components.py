@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -81,10 +81,17 @@ class EngineComponents:
         self._warm_up()
         return StepLoop(self.scheduler, self.runner, clock=MonotonicClock())
 
-    def make_engine(self, sinks: Sequence[EventSink] = (), recorders: Sequence[EventSink] = ()) -> Engine:
+    def make_engine(
+        self,
+        sinks: Sequence[EventSink] = (),
+        recorders: Sequence[EventSink] = (),
+        *,
+        on_pause: Callable[[float], None] = lambda seconds: None,
+    ) -> Engine:
         """Return the engine, whose own thread runs the steps once it is started.
 
-        ``recorders`` are told of all steps from the scheduler's first on, ``sinks`` of what clients asked for.
+        ``recorders`` are told of all steps from the scheduler's first on, ``sinks`` of what clients asked for,
+        ``on_pause`` how long each pause between two steps was.
         """
         self._warm_up(recorders)
         config = self.args.engine
@@ -94,6 +101,7 @@ class EngineComponents:
             sinks=[*sinks, *recorders],
             stall_timeout_s=config.stall_timeout_s,
             num_step_records=config.num_step_records,
+            on_pause=on_pause,
         )
 
     def _warm_up(self, recorders: Sequence[EventSink] = ()) -> None:

@@ -108,7 +108,8 @@ def _services(
     sinks: list[EventSink] = [metrics]
     if observers.enable_log_requests:
         sinks.append(RequestLog())
-    engine = components.make_engine(sinks, _recorders(files, scheduling.block_size))
+    recorders = _recorders(files, scheduling.block_size)
+    engine = components.make_engine(sinks, recorders, on_pause=metrics.engine_pauses.observe)
     exposition = Exposition(
         metrics,
         model_name=names[0],
@@ -137,6 +138,7 @@ def _services(
         policy=scheduling.scheduling_policy,
         started_s=started_at,
         determinism=asdict(components.runner.determinism),
+        observe_loop_lag=metrics.loop_lags.observe,
         tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
     )
 
