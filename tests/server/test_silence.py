@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +16,15 @@ from hotseat.server.lag import LagMonitor
 from server.fakes import Exchange, FakeServer, chat, completion
 
 MAX_SILENCE_S = 0.5  # a tenth of it on an idle machine; seconds when one call does it all
+
+
+@pytest.fixture(autouse=True)
+def frozen_garbage() -> Iterator[None]:
+    """Keep the tests' own objects out of the collector's way, as the server does with its modules."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def post(server: FakeServer, target: str, data: bytes) -> tuple[int, dict[str, Any], float]:
