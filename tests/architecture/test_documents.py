@@ -75,6 +75,14 @@ def test_every_make_target_that_is_named_exists() -> None:
         assert named <= targets, relative(document)
 
 
+def test_every_target_has_one_recipe() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([\w-]+):", makefile, re.MULTILINE)
+    assert len(targets) == len(set(targets))
+    phony = {name for line in re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE) for name in line.split()}
+    assert phony - set(targets) == set()
+
+
 def test_contributing_lists_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = {name for line in re.findall(r"^\.PHONY: (.+)$", makefile, re.MULTILINE) for name in line.split()}
