@@ -49,15 +49,15 @@ inline void check_chunk(const Chunk& chunk, const Sequences& sequences, const Se
                         const ResultArrays& results, const DecoderLimits& limits, int vocab_size) {
     if (chunk.seat < 0 || chunk.seat >= sequences.num_seats) return;
     const int seat = chunk.seat, num_tokens = sequences.num_tokens[seat];
+    const SeatSampling& sampling = seats.sampling[seat];
     check_range("a seat's number of tokens", num_tokens, 0, static_cast<int64_t>(sequences.stride));
     check_range("a seat's number of prompt tokens", sequences.num_prompt_tokens[seat], 0, num_tokens);
     check_range("the end of a chunk", chunk.end, 1, limits.max_model_len);
-    check_range("a seat's number of logprobs", seats.num_logprobs[seat], -1, results.sampled.top_stride);
-    check_range("a seat's number of prompt logprobs", sequences.num_prompt_logprobs[seat], -1,
-                results.prompt.top_stride);
-    check_range("top_k", seats.top_k[seat], 0, INT32_MAX);
+    check_range("a seat's number of logprobs", sampling.num_logprobs, -1, results.sampled.top_stride);
+    check_range("a seat's number of prompt logprobs", sampling.num_prompt_logprobs, -1, results.prompt.top_stride);
+    check_range("top_k", sampling.top_k, 0, INT32_MAX);
     // Penalties count every token of the sequence, all else reads those of the chunk.
-    const bool is_counted = seats.has_penalties[seat] != 0;
+    const bool is_counted = sampling.has_penalties != 0;
     const int32_t* tokens = sequences.tokens + seat * sequences.stride;
     const int end = is_counted ? num_tokens : std::min(chunk.end, num_tokens - 1) + 1;
     for (int i = is_counted ? 0 : std::max(chunk.start, 0); i < end; ++i)

@@ -12,6 +12,7 @@
 
 #include "bindings/arrays.h"
 #include "bindings/names.h"
+#include "bindings/sampling.h"
 #include "bindings/shape.h"
 #include "decoder/decoder.h"
 #include "decoder/flatten.h"
@@ -85,17 +86,7 @@ SeatArrays seats_in(const nb::dict& arrays, const DecoderLimits& limits, int voc
         .num_prompt_tokens = a.of<int32_t>("num_prompt_tokens"),
         .block_tables = a.matrix<int32_t>("block_tables", 1),
         .blocks_stride = a.stride<int32_t>("block_tables"),
-        .temperature = a.of<float>("temperature"),
-        .top_p = a.of<float>("top_p"),
-        .top_k = a.of<int32_t>("top_k"),
-        .min_p = a.of<float>("min_p"),
-        .seed = a.of<uint64_t>("seed"),
-        .presence_penalty = a.of<float>("presence_penalty"),
-        .frequency_penalty = a.of<float>("frequency_penalty"),
-        .repetition_penalty = a.of<float>("repetition_penalty"),
-        .min_tokens = a.of<int32_t>("min_tokens"),
-        .num_logprobs = a.of<int32_t>("num_logprobs"),
-        .has_penalties = a.of<uint8_t>("has_penalties"),
+        .sampling = sampling_in(arrays, limits.max_num_seqs),
         .token_masks = a.matrix<uint32_t>("token_masks", (static_cast<size_t>(vocab_size) + 31) / 32),
         .mask_words = a.stride<uint32_t>("token_masks"),
         .has_mask = a.of<uint8_t>("has_mask"),
@@ -111,7 +102,7 @@ Sequences sequences_in(const nb::dict& arrays, int num_seats) {
         .num_tokens = a.of<int32_t>("num_tokens"),
         .num_prompt_tokens = a.of<int32_t>("num_prompt_tokens"),
         .capacity = a.of<int32_t>("capacity"),
-        .num_prompt_logprobs = a.of<int32_t>("num_prompt_logprobs"),
+        .sampling = sampling_in(arrays, num_seats),
     };
 }
 

@@ -270,7 +270,7 @@ void Decoder::sample_rows(int worker) {
         const SampleStatus status =
             sample(kernels_, sampler_, seat, logits, shape_.vocab_size, scratch, results_.token_ids + i);
         results_.status[i] = static_cast<uint8_t>(status);
-        const int num_top = sampler_.seats.num_logprobs[seat];
+        const int num_top = sampler_.seats.sampling[seat].num_logprobs;
         if (num_top >= 0)
             write_logprobs(kernels_, logits, shape_.vocab_size, results_.token_ids[i], num_top, scratch,
                            results_.sampled, i);

@@ -27,7 +27,7 @@ BatchCounts Flattener::flatten(const std::vector<Chunk>& chunks) const {
             batch_.sample_seats[counts.num_samples] = chunk.seat;
             batch_.sample_rows[counts.num_samples++] = counts.num_tokens - 1;
         }
-        if (sequences_.num_prompt_logprobs[chunk.seat] >= 0) add_prompt_rows(chunk, first_row, counts);
+        if (sequences_.sampling[chunk.seat].num_prompt_logprobs >= 0) add_prompt_rows(chunk, first_row, counts);
     }
     return counts;
 }
@@ -58,7 +58,7 @@ void Flattener::add_prompt_rows(const Chunk& chunk, int first_row, BatchCounts& 
     for (int position = chunk.start; position < end; ++position) {
         batch_.prompt_rows[counts.num_prompt_rows] = first_row + position - chunk.start;
         batch_.prompt_targets[counts.num_prompt_rows] = tokens[position + 1];
-        batch_.prompt_num_logprobs[counts.num_prompt_rows++] = sequences_.num_prompt_logprobs[chunk.seat];
+        batch_.prompt_num_logprobs[counts.num_prompt_rows++] = sequences_.sampling[chunk.seat].num_prompt_logprobs;
     }
 }
 

@@ -25,8 +25,8 @@ struct Sequences {
     size_t stride;
     int32_t* num_tokens;
     const int32_t* num_prompt_tokens;
-    const int32_t* capacity;             // tokens that the blocks of a seat hold
-    const int32_t* num_prompt_logprobs;  // -1: none
+    const int32_t* capacity;  // tokens that the blocks of a seat hold
+    const SeatSampling* sampling;
 };
 
 class Flattener {

@@ -20,7 +20,8 @@ void for_each_entry(const RaggedArrays& lists, int seat, Visit&& visit) {
 void penalize(const SeatArrays& s, int seat, float* x, std::vector<int32_t>& counts) {
     const int32_t* tokens = s.tokens + seat * s.tokens_stride;
     const int num_tokens = s.num_tokens[seat], num_prompt = s.num_prompt_tokens[seat];
-    const float repetition = s.repetition_penalty[seat];
+    const SeatSampling& sampling = s.sampling[seat];
+    const float repetition = sampling.repetition_penalty;
     // counts: -1 for a token whose repetition penalty is done, so that it is
     // applied once.
     if (repetition != 1.0f) {
@@ -33,7 +34,7 @@ void penalize(const SeatArrays& s, int seat, float* x, std::vector<int32_t>& cou
         for (int i = 0; i < num_tokens; ++i) counts[tokens[i]] = 0;
     }
     for (int i = num_prompt; i < num_tokens; ++i) ++counts[tokens[i]];
-    const float frequency = s.frequency_penalty[seat], presence = s.presence_penalty[seat];
+    const float frequency = sampling.frequency_penalty, presence = sampling.presence_penalty;
     for (int i = num_prompt; i < num_tokens; ++i) {
         int32_t& count = counts[tokens[i]];
         if (count == 0) continue;
@@ -81,10 +82,10 @@ const float* adjust(const KernelTable& kernels, const SamplerInputs& in, int sea
     const bool is_limited = in.allowed_ids.offsets[seat] != in.allowed_ids.offsets[seat + 1];
     const bool is_biased = in.logit_bias.offsets[seat] != in.logit_bias.offsets[seat + 1];
     const int num_sampled = in.seats.num_tokens[seat] - in.seats.num_prompt_tokens[seat];
-    const bool is_banned =
-        in.banned_ids.offsets[seat] != in.banned_ids.offsets[seat + 1] && num_sampled < in.seats.min_tokens[seat];
+    const bool is_banned = in.banned_ids.offsets[seat] != in.banned_ids.offsets[seat + 1] &&
+                           num_sampled < in.seats.sampling[seat].min_tokens;
     const bool has_mask = in.seats.has_mask[seat];
-    if (!is_limited && !has_mask && !is_biased && !is_banned && !in.seats.has_penalties[seat]) return logits;
+    if (!is_limited && !has_mask && !is_biased && !is_banned && !in.seats.sampling[seat].has_penalties) return logits;
     float* x = scratch.adjusted.data();
     if (is_limited) {
         std::fill_n(x, vocab_size, kMinusInfinity);
@@ -95,7 +96,7 @@ const float* adjust(const KernelTable& kernels, const SamplerInputs& in, int sea
     if (has_mask) apply_mask(in.seats, seat, x, vocab_size);
     for_each_entry(in.logit_bias, seat, [&](int i) { x[in.logit_bias.ids[i]] += in.logit_bias.values[i]; });
     if (is_banned) ban(kernels, in, seat, x, vocab_size, scratch.saved);
-    if (in.seats.has_penalties[seat]) penalize(in.seats, seat, x, scratch.counts);
+    if (in.seats.sampling[seat].has_penalties) penalize(in.seats, seat, x, scratch.counts);
     return x;
 }
 
@@ -120,11 +121,11 @@ int64_t weight_of(const std::vector<int32_t>& ids, const std::vector<int32_t>& w
 }
 
 // Leave in scratch.head the candidates that min_p, top_k and top_p keep.
-void filter(const SeatArrays& s, int seat, const float* x, float peak, int vocab_size, int64_t total,
+void filter(const SeatSampling& sampling, const float* x, float peak, int vocab_size, int64_t total,
             SamplerScratch& scratch) {
     const float* w = scratch.relative.data();
-    const int top_k = s.top_k[seat];
-    const float top_p = s.top_p[seat], min_p = s.min_p[seat];
+    const int top_k = sampling.top_k;
+    const float top_p = sampling.top_p, min_p = sampling.min_p;
     // With neither top_k nor min_p, top_p is a share of everything, whose weight
     // is known already.
     const bool is_share_of_all = top_k <= 0 && min_p <= 0.0f;
@@ -187,7 +188,8 @@ SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int sea
     const float* x = adjust(kernels, in, seat, logits, vocab_size, scratch);
     float peak = kernels.maximum(x, vocab_size);
     if (peak == kMinusInfinity) return SampleStatus::no_candidate;
-    const float temperature = in.seats.temperature[seat];
+    const SeatSampling& sampling = in.seats.sampling[seat];
+    const float temperature = sampling.temperature;
     if (temperature < kGreedyBelow) {
         while (x[*token_id] != peak) ++*token_id;
         return SampleStatus::ok;
@@ -202,14 +204,14 @@ SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int sea
                         scratch.block_sums.data());
     int64_t total = 0;
     for (int block = 0; block * kBlock < vocab_size; ++block) total += scratch.block_sums[block];
-    const double u = uniform_draw(in.seats.seed[seat], static_cast<uint32_t>(in.seats.num_tokens[seat]));
-    const bool is_filtered = (in.seats.top_k[seat] > 0 && in.seats.top_k[seat] < vocab_size) ||
-                             in.seats.top_p[seat] < 1.0f || in.seats.min_p[seat] > 0.0f;
+    const double u = uniform_draw(sampling.seed, static_cast<uint32_t>(in.seats.num_tokens[seat]));
+    const bool is_filtered =
+        (sampling.top_k > 0 && sampling.top_k < vocab_size) || sampling.top_p < 1.0f || sampling.min_p > 0.0f;
     if (!is_filtered) {
         *token_id = draw_from_all(u * static_cast<double>(total), vocab_size, scratch);
         return SampleStatus::ok;
     }
-    filter(in.seats, seat, x, peak, vocab_size, total, scratch);
+    filter(sampling, x, peak, vocab_size, total, scratch);
     *token_id = scratch.head.draw(u * static_cast<double>(scratch.head.weight()));
     return SampleStatus::ok;
 }

@@ -6,6 +6,23 @@
 
 namespace hotseat {
 
+// Sampling parameters of a seat; a field that is off has its neutral value. The same in the same places as
+// SEAT_SAMPLING in runner/seats.py, which bindings/sampling.h checks.
+struct SeatSampling {
+    uint64_t seed = 0;
+    float temperature = 0.0f;
+    float top_p = 1.0f;
+    float min_p = 0.0f;
+    float presence_penalty = 0.0f;
+    float frequency_penalty = 0.0f;
+    float repetition_penalty = 1.0f;
+    int32_t top_k = 0;
+    int32_t min_tokens = 0;
+    int32_t num_logprobs = -1;         // -1: none
+    int32_t num_prompt_logprobs = -1;  // -1: none
+    uint8_t has_penalties = 0;
+};
+
 // Per-seat state, bound once: the arrays never move. `seats` rows each.
 struct SeatArrays {
     const int32_t* tokens;  // [seats][tokens_stride]
@@ -14,17 +31,7 @@ struct SeatArrays {
     const int32_t* num_prompt_tokens;
     const int32_t* block_tables;  // [seats][blocks_stride]
     size_t blocks_stride;
-    const float* temperature;
-    const float* top_p;
-    const int32_t* top_k;
-    const float* min_p;
-    const uint64_t* seed;
-    const float* presence_penalty;
-    const float* frequency_penalty;
-    const float* repetition_penalty;
-    const int32_t* min_tokens;
-    const int32_t* num_logprobs;  // -1: none
-    const uint8_t* has_penalties;
+    const SeatSampling* sampling;
     const uint32_t* token_masks;  // [seats][mask_words]; token t is bit t % 32 of word t / 32
     size_t mask_words;
     const uint8_t* has_mask;  // 0: the seat may sample any token

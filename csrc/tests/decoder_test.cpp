@@ -119,22 +119,12 @@ private:
             .num_prompt_tokens = num_tokens.data(),
             .block_tables = block_tables.data(),
             .blocks_stride = kBlocksPerSeat,
-            .temperature = zeros.data(),
-            .top_p = ones.data(),
-            .top_k = none.data(),
-            .min_p = zeros.data(),
-            .seed = seeds.data(),
-            .presence_penalty = zeros.data(),
-            .frequency_penalty = zeros.data(),
-            .repetition_penalty = ones.data(),
-            .min_tokens = none.data(),
-            .num_logprobs = num_logprobs.data(),
-            .has_penalties = no.data(),
+            .sampling = sampling.data(),
             .token_masks = nullptr,
             .mask_words = 0,
             .has_mask = no.data(),
         };
-        const RaggedArrays empty{none.data(), none.data(), zeros.data()};
+        const RaggedArrays empty{none.data(), none.data(), nullptr};
         decoder.bind(
             {arrays, {}, {}, {}},
             {token_ids.data(), positions.data(), query_start.data(), seats.data(), context_lens.data(),
@@ -150,9 +140,8 @@ private:
     Model model{5};
     BatchCounts counts{};
     Ints tokens = Ints(kSeats * kMaxLength), num_tokens = Ints(kSeats), none = Ints(kSeats + 1);
-    Ints block_tables = Ints(kSeats * kBlocksPerSeat), num_logprobs = Ints(kSeats, 5);
-    Floats zeros = Floats(kSeats), ones = Floats(kSeats, 1.0f);
-    std::vector<uint64_t> seeds = std::vector<uint64_t>(kSeats);
+    Ints block_tables = Ints(kSeats * kBlocksPerSeat);
+    std::vector<SeatSampling> sampling = std::vector<SeatSampling>(kSeats, SeatSampling{.num_logprobs = 5});
     std::vector<uint8_t> no = std::vector<uint8_t>(kSeats), writes_kv = std::vector<uint8_t>(kSeats);
     Ints token_ids = Ints(kMaxTokens), positions = Ints(kMaxTokens), query_start = Ints(kSeats + 1);
     Ints seats = Ints(kSeats), context_lens = Ints(kSeats), sample_rows = Ints(kSeats), sample_seats = Ints(kSeats);

@@ -24,7 +24,7 @@ struct World {
     BatchCounts flatten(const std::vector<Chunk>& chunks) { return flattener().flatten(chunks); }
     Flattener flattener() {
         return {{kSeats, tokens.data(), kStride, num_tokens.data(), num_prompt_tokens.data(), capacity.data(),
-                 num_prompt_logprobs.data()},
+                 sampling.data()},
                 {token_ids.data(), positions.data(), query_start.data(), seats.data(), context_lens.data(),
                  writes_kv.data(), sample_rows.data(), sample_seats.data(), prompt_rows.data(), prompt_targets.data(),
                  prompt_num_logprobs.data()},
@@ -40,7 +40,7 @@ struct World {
     }
 
     Ints tokens = Ints(kSeats * kStride), num_tokens = {6, 2, 4}, num_prompt_tokens = {6, 2, 3}, capacity = {6, 16, 16};
-    Ints num_prompt_logprobs = {-1, -1, -1};
+    std::vector<SeatSampling> sampling = std::vector<SeatSampling>(kSeats);
     Ints token_ids = Ints(kMaxTokens), positions = Ints(kMaxTokens), query_start = Ints(kSeats + 1);
     Ints seats = Ints(kSeats), context_lens = Ints(kSeats), sample_rows = Ints(kSeats), sample_seats = Ints(kSeats);
     Ints prompt_rows = Ints(kMaxTokens), prompt_targets = Ints(kMaxTokens), prompt_num_logprobs = Ints(kMaxTokens);
@@ -68,7 +68,7 @@ TEST_CASE("flattener lays decodes and prefills side by side") {
 
 TEST_CASE("flattener lists rows whose next token is in the prompt") {
     World world;
-    world.num_prompt_logprobs = {4, -1, 0};
+    world.sampling[0].num_prompt_logprobs = 4, world.sampling[2].num_prompt_logprobs = 0;
     const BatchCounts counts = world.flatten({{1, 0, 2, true, true}, {2, 0, 4, true, true}, {0, 4, 6, true, true}});
     REQUIRE(counts.num_prompt_rows == 3);
     REQUIRE(first(world.prompt_rows, 3) == Ints({2, 3, 6}));

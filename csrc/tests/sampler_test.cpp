@@ -20,7 +20,8 @@ struct Seat {
 
     SamplerInputs inputs() {
         num_tokens = static_cast<int32_t>(tokens.size());
-        has_penalties = presence != 0.0f || frequency != 0.0f || repetition != 1.0f;
+        sampling.has_penalties = sampling.presence_penalty != 0.0f || sampling.frequency_penalty != 0.0f ||
+                                 sampling.repetition_penalty != 1.0f;
         bias_offsets[1] = static_cast<int32_t>(bias_ids.size());
         allowed_offsets[1] = static_cast<int32_t>(allowed_ids.size());
         banned_offsets[1] = static_cast<int32_t>(banned_ids.size());
@@ -30,17 +31,7 @@ struct Seat {
                           .num_prompt_tokens = &num_prompt_tokens,
                           .block_tables = nullptr,
                           .blocks_stride = 0,
-                          .temperature = &temperature,
-                          .top_p = &top_p,
-                          .top_k = &top_k,
-                          .min_p = &min_p,
-                          .seed = &seed,
-                          .presence_penalty = &presence,
-                          .frequency_penalty = &frequency,
-                          .repetition_penalty = &repetition,
-                          .min_tokens = &min_tokens,
-                          .num_logprobs = &num_logprobs,
-                          .has_penalties = &has_penalties,
+                          .sampling = &sampling,
                           .token_masks = mask.data(),
                           .mask_words = mask.size(),
                           .has_mask = &has_mask},
@@ -60,7 +51,7 @@ struct Seat {
     std::vector<int> drawn(int num_seeds = 300) {
         std::vector<int> ids;
         for (int i = 0; i < num_seeds; ++i) {
-            seed = static_cast<uint64_t>(i);
+            sampling.seed = static_cast<uint64_t>(i);
             ids.push_back(draw());
         }
         std::sort(ids.begin(), ids.end());
@@ -71,10 +62,9 @@ struct Seat {
     std::vector<float> logits;
     SamplerScratch scratch;
     std::vector<int32_t> tokens = {0};
-    int32_t num_tokens = 1, num_prompt_tokens = 1, top_k = 0, min_tokens = 0, num_logprobs = -1;
-    float temperature = 1.0f, top_p = 1.0f, min_p = 0.0f, presence = 0.0f, frequency = 0.0f, repetition = 1.0f;
-    uint64_t seed = 0;
-    uint8_t has_penalties = 0, has_mask = 0;
+    int32_t num_tokens = 1, num_prompt_tokens = 1;
+    SeatSampling sampling{.temperature = 1.0f};
+    uint8_t has_mask = 0;
     std::vector<uint32_t> mask;
     int32_t bias_offsets[2] = {}, allowed_offsets[2] = {}, banned_offsets[2] = {};
     std::vector<int32_t> bias_ids, allowed_ids, banned_ids;
@@ -97,7 +87,7 @@ TEST_CASE("draws are philox") {
 TEST_CASE("greedy takes the lowest id among equals") {
     for (int n : {1, 2, 17, 255, 256, 257, 1000}) {
         Seat seat(std::vector<float>(n, 2.5f));
-        seat.temperature = 0.0f;
+        seat.sampling.temperature = 0.0f;
         for (const KernelTable* table : tables()) REQUIRE(seat.draw(*table) == 0);
         seat.logits[n - 1] = 2.6f;
         for (const KernelTable* table : tables()) REQUIRE(seat.draw(*table) == n - 1);
@@ -106,19 +96,19 @@ TEST_CASE("greedy takes the lowest id among equals") {
 
 TEST_CASE("filters keep what they should at their borders") {
     Seat seat({0.0f, 0.0f, 0.0f, 0.0f, -50.0f});
-    seat.top_k = 2;
+    seat.sampling.top_k = 2;
     REQUIRE(seat.drawn() == (Ids{0, 1}));
-    seat.top_k = 0, seat.top_p = 0.5f;  // reached exactly by the second
+    seat.sampling.top_k = 0, seat.sampling.top_p = 0.5f;  // reached exactly by the second
     REQUIRE(seat.drawn() == (Ids{0, 1}));
-    seat.top_p = 1e-9f;
+    seat.sampling.top_p = 1e-9f;
     REQUIRE(seat.drawn() == (Ids{0}));
-    seat.top_p = 1.0f, seat.min_p = 1.0f;
+    seat.sampling.top_p = 1.0f, seat.sampling.min_p = 1.0f;
     REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3}));
-    seat.min_p = 0.0f, seat.top_k = 99;  // no filter: e^-50 is too improbable all the same
+    seat.sampling.min_p = 0.0f, seat.sampling.top_k = 99;  // no filter: e^-50 is too improbable all the same
     REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3}));
-    seat.top_p = 0.99999f;
+    seat.sampling.top_p = 0.99999f;
     REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3}));
-    seat.temperature = 1e6f, seat.top_p = 1.0f, seat.top_k = 0;
+    seat.sampling.temperature = 1e6f, seat.sampling.top_p = 1.0f, seat.sampling.top_k = 0;
     REQUIRE(seat.drawn() == (Ids{0, 1, 2, 3, 4}));
 }
 
@@ -127,32 +117,32 @@ TEST_CASE("filters find candidates far below the first") {
     std::vector<float> logits(600, -100.0f);
     for (int i = 0; i < 8; ++i) logits[i * 70 + 5] = -4.0f * static_cast<float>(i);  // e^-28 is 7e-13
     Seat seat(logits);
-    seat.temperature = 50.0f;
+    seat.sampling.temperature = 50.0f;
     for (int k = 1; k <= 8; ++k) {
         Ids expected;
         for (int i = 0; i < k; ++i) expected.push_back(i * 70 + 5);
-        seat.top_k = k;
+        seat.sampling.top_k = k;
         REQUIRE_MESSAGE(seat.drawn(400) == expected, text("top_k %d", k));
     }
-    seat.temperature = 1.0f;
+    seat.sampling.temperature = 1.0f;
     for (int k : {1, 5, 8, 300, 599}) {
-        seat.top_k = k;
+        seat.sampling.top_k = k;
         REQUIRE_MESSAGE(seat.drawn(50).front() == 5, text("top_k %d", k));
     }
 }
 
 TEST_CASE("banned until min tokens and no candidate") {
     Seat seat({5.0f, 4.0f, 3.0f});
-    seat.temperature = 0.0f;
+    seat.sampling.temperature = 0.0f;
     seat.banned_ids = {0, 1};
-    seat.min_tokens = 2;
+    seat.sampling.min_tokens = 2;
     REQUIRE(seat.draw() == 2);
     seat.tokens = {0, 2, 2};
     REQUIRE(seat.draw() == 0);
     seat.tokens = {0};
     seat.allowed_ids = {0, 1};
     REQUIRE(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
-    seat.temperature = 1.0f;
+    seat.sampling.temperature = 1.0f;
     REQUIRE(seat.draw() == -static_cast<int>(SampleStatus::no_candidate));
 }
 
@@ -170,9 +160,9 @@ TEST_CASE("a mask leaves the tokens of its bits") {
 
 TEST_CASE("banned ids that a mask leaves alone may be sampled") {
     Seat seat({5.0f, 4.0f, 3.0f});
-    seat.temperature = 0.0f;
+    seat.sampling.temperature = 0.0f;
     seat.banned_ids = {1, 1};
-    seat.min_tokens = 5;
+    seat.sampling.min_tokens = 5;
     seat.has_mask = 1;
     seat.mask = {6u};
     REQUIRE(seat.draw() == 2);
@@ -183,34 +173,34 @@ TEST_CASE("banned ids that a mask leaves alone may be sampled") {
 TEST_CASE("not finite is a status and leaves the scratch usable") {
     for (float broken : {kInfinity, -kInfinity, std::nanf("")}) {
         Seat seat(std::vector<float>(300, 1.0f));
-        seat.repetition = 1.5f;
+        seat.sampling.repetition_penalty = 1.5f;
         seat.logits[299] = broken;
         REQUIRE(seat.draw() == -static_cast<int>(SampleStatus::not_finite));
-        seat.logits[299] = 9.0f, seat.temperature = 0.0f;
+        seat.logits[299] = 9.0f, seat.sampling.temperature = 0.0f;
         REQUIRE(seat.draw() == 299);
     }
 }
 
 TEST_CASE("penalties count the output and leave no trace") {
     Seat seat({1.0f, 1.2f, -1.0f, 0.0f});
-    seat.temperature = 0.0f;
+    seat.sampling.temperature = 0.0f;
     seat.tokens = {1, 1, 0};  // prompt, output, output
-    seat.frequency = 0.1f;
+    seat.sampling.frequency_penalty = 0.1f;
     REQUIRE(seat.draw() == 1);  // 1.2 - 0.1 against 1.0 - 0.1
     seat.tokens = {1, 1, 1, 1};
     REQUIRE(seat.draw() == 0);  // 1.2 - 0.3 against 1.0
     seat.tokens = {1};
     REQUIRE(seat.draw() == 1);  // the prompt does not count
-    seat.frequency = 0.0f, seat.repetition = 1.3f;
+    seat.sampling.frequency_penalty = 0.0f, seat.sampling.repetition_penalty = 1.3f;
     REQUIRE(seat.draw() == 0);  // but for repetition
-    seat.repetition = 1.0f;
+    seat.sampling.repetition_penalty = 1.0f;
     REQUIRE(seat.draw() == 1);
     for (int32_t count : seat.scratch.counts) REQUIRE(count == 0);
 }
 
 TEST_CASE("bias acts after the mask and twice when listed twice") {
     Seat seat({1.0f, 1.2f, -1.0f, 0.0f});
-    seat.temperature = 0.0f;
+    seat.sampling.temperature = 0.0f;
     seat.allowed_ids = {2, 3};
     seat.bias_ids = {1, 2, 2};
     seat.bias_values = {100.0f, 0.6f, 0.6f};

@@ -12,7 +12,7 @@ pytest.importorskip("hotseat.runner._native", reason="the extension is not built
 from hotseat.core.batch import Chunk
 from hotseat.core.request import RequestId
 from hotseat.runner.native import NativeRunner
-from hotseat.runner.seats import SeatTable
+from hotseat.runner.seats import SEAT_SAMPLING, SeatTable
 from runner.hand_batches import HandScheduler, memory_weights, tiny_spec
 from runner.native_cases import native_config
 from tiny_models import TinyLlama
@@ -31,7 +31,7 @@ def _seated() -> tuple[NativeRunner, SeatTable]:
 
 def _set(array: str, value: int) -> Callable[[SeatTable], None]:
     def spoil(table: SeatTable) -> None:
-        (getattr(table, array) if hasattr(table, array) else getattr(table.sampling, array))[0] = value
+        (getattr(table, array) if hasattr(table, array) else table.sampling[array])[0] = value
 
     return spoil
 
@@ -68,7 +68,7 @@ def test_a_step_refuses_a_chunk_outside_of_its_sequence(seat: int, start: int, e
 
 def test_penalties_read_tokens_of_the_whole_sequence_so_all_are_checked() -> None:
     runner, table = _seated()
-    table.sampling.has_penalties[0] = 1
+    table.sampling["has_penalties"][0] = 1
     table.tokens[0, 0] = MODEL.vocab_size
     with pytest.raises(ValueError, match="a token id is"):
         runner._decoder.step([Chunk(0, RequestId("me"), 4, 5, True, True)])
@@ -112,6 +112,24 @@ def test_bind_refuses_arrays_that_are_short_absent_or_of_another_type() -> None:
             runner._bind()
     table.num_tokens = whole
     runner._bind()
+
+
+def test_bind_refuses_sampling_parameters_in_another_layout() -> None:
+    runner, table = _seated()
+    fields = {name: SEAT_SAMPLING.fields[name][0] for name in SEAT_SAMPLING.names}
+    cases = [
+        (fields | {"top_p": np.float64}, "sampling has not the fields of SeatSampling"),
+        (fields | {"top_p": np.int32}, "sampling has another type of top_p"),
+        ({name: fields[name] for name in reversed(fields)}, "sampling has seed at another place"),
+        ({"other" if name == "top_k" else name: type_ for name, type_ in fields.items()}, "no field top_k"),
+    ]
+    for wrong, reason in cases:
+        table.sampling = np.zeros(len(table.num_tokens), np.dtype(list(wrong.items()), align=True))
+        with pytest.raises(ValueError, match=reason):
+            runner._bind()
+    table.sampling = np.zeros(len(table.num_tokens) - 1, SEAT_SAMPLING)
+    with pytest.raises(ValueError, match=r"sampling has .* needs"):
+        runner._bind()
 
 
 def test_logits_of_rows_that_did_not_sample_are_refused() -> None:

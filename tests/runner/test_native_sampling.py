@@ -66,7 +66,7 @@ class CheckedRunner:
             assert (request_id in output.failed) == (status is not SampleStatus.OK)
             token = sampled[request_id].token_ids[0] if request_id in sampled else 0
             self._check_token(token, expected, row)
-            num_logprobs = int(self.table.sampling.num_logprobs[seat])
+            num_logprobs = int(self.table.sampling["num_logprobs"][seat])
             if request_id in sampled and num_logprobs >= 0:
                 (found,) = sampled[request_id].logprobs or [None]
                 check_logprobs(found, logits, num_logprobs)

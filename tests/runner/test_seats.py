@@ -95,7 +95,7 @@ def test_seat_that_is_released_and_taken_keeps_nothing() -> None:
     assert not table.wants_logprobs
     assert table.num_tokens[2] == 1
     assert table.block_tables[2, 0] == 4
-    assert table.sampling.top_k[2] == 0
+    assert table.sampling["top_k"][2] == 0
     assert [len(ragged.ids) for ragged in (table.logit_bias, table.allowed_ids, table.banned_ids)] == [0, 0, 0]
 
 
@@ -106,11 +106,11 @@ def test_release_of_an_unknown_request_is_ignored() -> None:
 
 def test_arrays_never_move() -> None:
     table = new_table()
-    arrays = [table.tokens, table.block_tables, table.num_tokens, table.flat.token_ids, table.sampling.seed]
+    arrays = [table.tokens, table.block_tables, table.num_tokens, table.flat.token_ids, table.sampling["seed"]]
     addresses = [array.ctypes.data for array in arrays]
     table.prepare(Batch(step=0, chunks=[chunk(1, 0, 3, True)], new_requests=[seating(1, "r1", [1, 2, 3], [0])]))
     table.commit(np.array([4], np.int32))
-    arrays = [table.tokens, table.block_tables, table.num_tokens, table.flat.token_ids, table.sampling.seed]
+    arrays = [table.tokens, table.block_tables, table.num_tokens, table.flat.token_ids, table.sampling["seed"]]
     assert [array.ctypes.data for array in arrays] == addresses
 
 

@@ -48,7 +48,7 @@ def resample(
         table.num_tokens[seat] += 1
         results.status[row], results.token_ids[row] = status, token_id
         token_ids[row] = token_id if status == SampleStatus.OK else None
-        num_logprobs = int(table.sampling.num_logprobs[seat])
+        num_logprobs = int(table.sampling["num_logprobs"][seat])
         if num_logprobs >= 0:
             store_logprobs(results.sampled, row, logits, token_id, num_logprobs)
 

@@ -121,8 +121,8 @@ class NativeRunner:
 
     def _bind(self) -> None:
         table, flat, results = self._table, self._table.flat, self._results
-        sampling = {name: getattr(table.sampling, name) for name in table.sampling.__slots__}
-        seats = sampling | {
+        seats = {
+            "sampling": table.sampling,
             "tokens": table.tokens,
             "num_tokens": table.num_tokens,
             "num_prompt_tokens": table.num_prompt_tokens,

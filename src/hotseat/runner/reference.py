@@ -229,7 +229,7 @@ class ReferenceRunner:
                 else:
                     status, token_id = sample_row(row, RowSampling.of_seat(table, seat))
                 results.status[index], results.token_ids[index] = status, token_id
-                num_logprobs = int(table.sampling.num_logprobs[seat])
+                num_logprobs = int(table.sampling["num_logprobs"][seat])
                 if num_logprobs >= 0:
                     store_logprobs(results.sampled, index, row, token_id, num_logprobs)
 

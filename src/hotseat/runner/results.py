@@ -111,7 +111,7 @@ class StepResults:
         return output
 
     def _with_logprobs(self, row: int, tokens: SampledTokens, table: SeatTable) -> SampledTokens:
-        num_top = int(table.sampling.num_logprobs[table.flat.sample_seats[row]])
+        num_top = int(table.sampling["num_logprobs"][table.flat.sample_seats[row]])
         (token_id,) = tokens.token_ids
         if num_top < 0 or token_id is None:
             return tokens

@@ -86,22 +86,22 @@ class RowSampling:
     @staticmethod
     def of_seat(table: SeatTable, seat: int) -> RowSampling:
         """Return what ``table`` knows of ``seat``."""
-        sampling = table.sampling
+        sampling = table.sampling[seat]
         num_prompt_tokens = int(table.num_prompt_tokens[seat])
         allowed_ids, _ = table.allowed_ids.of(seat)
         bias_ids, bias_values = table.logit_bias.of(seat)
         return RowSampling(
             prompt_ids=table.tokens[seat, :num_prompt_tokens],
             output_ids=table.tokens[seat, num_prompt_tokens : table.num_tokens[seat]],
-            seed=int(sampling.seed[seat]),
-            temperature=float(sampling.temperature[seat]),
-            top_p=float(sampling.top_p[seat]),
-            top_k=int(sampling.top_k[seat]),
-            min_p=float(sampling.min_p[seat]),
-            presence_penalty=float(sampling.presence_penalty[seat]),
-            frequency_penalty=float(sampling.frequency_penalty[seat]),
-            repetition_penalty=float(sampling.repetition_penalty[seat]),
-            min_tokens=int(sampling.min_tokens[seat]),
+            seed=int(sampling["seed"]),
+            temperature=float(sampling["temperature"]),
+            top_p=float(sampling["top_p"]),
+            top_k=int(sampling["top_k"]),
+            min_p=float(sampling["min_p"]),
+            presence_penalty=float(sampling["presence_penalty"]),
+            frequency_penalty=float(sampling["frequency_penalty"]),
+            repetition_penalty=float(sampling["repetition_penalty"]),
+            min_tokens=int(sampling["min_tokens"]),
             allowed_ids=allowed_ids if len(allowed_ids) else None,
             mask=table.token_masks[seat] if table.has_mask[seat] else None,
             banned_ids=table.banned_ids.of(seat)[0],

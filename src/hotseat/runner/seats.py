@@ -25,11 +25,10 @@ from hotseat.core.request import RequestId, SamplingParams
 from hotseat.core.sampling_params import LogitsProcessor
 from hotseat.runner.config import RunnerConfig
 
-__all__ = ["FlatBatch", "PromptSpan", "Ragged", "SeatSampling", "SeatTable"]
+__all__ = ["SEAT_SAMPLING", "FlatBatch", "PromptSpan", "Ragged", "SeatTable"]
 
 Int32Array: TypeAlias = NDArray[np.int32]
 Float32Array: TypeAlias = NDArray[np.float32]
-UInt64Array: TypeAlias = NDArray[np.uint64]
 UInt8Array: TypeAlias = NDArray[np.uint8]
 UInt32Array: TypeAlias = NDArray[np.uint32]
 
@@ -91,59 +90,42 @@ class FlatBatch:
         )
 
 
-@dataclass(slots=True)
-class SeatSampling:
-    """Sampling parameters by seat, each array [max_num_seqs]; a field that is off has its neutral value."""
+# The sampling parameters of a seat, `SeatSampling` of csrc/decoder/step.h; a field that is off has its neutral value.
+SEAT_SAMPLING = np.dtype(
+    [
+        ("seed", np.uint64),
+        ("temperature", np.float32),  # below 1e-5: greedy
+        ("top_p", np.float32),  # 1: off
+        ("min_p", np.float32),  # 0: off
+        ("presence_penalty", np.float32),  # 0: off
+        ("frequency_penalty", np.float32),  # 0: off
+        ("repetition_penalty", np.float32),  # 1: off
+        ("top_k", np.int32),  # 0: off
+        ("min_tokens", np.int32),  # 0: off
+        ("num_logprobs", np.int32),  # -1: none wanted
+        ("num_prompt_logprobs", np.int32),  # -1: none wanted
+        ("has_penalties", np.uint8),  # 1: one of the three penalties is on
+    ],
+    align=True,
+)
 
-    temperature: Float32Array  # below 1e-5: greedy
-    top_p: Float32Array  # 1: off
-    top_k: Int32Array  # 0: off
-    min_p: Float32Array  # 0: off
-    seed: UInt64Array
-    presence_penalty: Float32Array  # 0: off
-    frequency_penalty: Float32Array  # 0: off
-    repetition_penalty: Float32Array  # 1: off
-    min_tokens: Int32Array  # 0: off
-    num_logprobs: Int32Array  # -1: none wanted
-    num_prompt_logprobs: Int32Array  # -1: none wanted
-    has_penalties: UInt8Array  # 1: one of the three penalties is on
 
-    @staticmethod
-    def allocate(max_num_seqs: int) -> SeatSampling:
-        """Return arrays for ``max_num_seqs`` seats."""
-        floats = [np.zeros(max_num_seqs, np.float32) for _ in range(6)]
-        ints = [np.zeros(max_num_seqs, np.int32) for _ in range(4)]
-        return SeatSampling(
-            temperature=floats[0],
-            top_p=floats[1],
-            top_k=ints[0],
-            min_p=floats[2],
-            seed=np.zeros(max_num_seqs, np.uint64),
-            presence_penalty=floats[3],
-            frequency_penalty=floats[4],
-            repetition_penalty=floats[5],
-            min_tokens=ints[1],
-            num_logprobs=ints[2],
-            num_prompt_logprobs=ints[3],
-            has_penalties=np.zeros(max_num_seqs, np.uint8),
-        )
-
-    def set(self, seat: int, params: SamplingParams, seed: int) -> None:
-        """Take over the parameters of a request that sits down."""
-        self.temperature[seat] = min(params.temperature, _LARGEST_FACTOR)
-        self.top_p[seat] = params.top_p
-        self.top_k[seat] = min(max(params.top_k, 0), _INT32_MAX)
-        self.min_p[seat] = params.min_p
-        self.seed[seat] = seed & _UINT64_MASK
-        self.presence_penalty[seat] = params.presence_penalty
-        self.frequency_penalty[seat] = params.frequency_penalty
-        self.repetition_penalty[seat] = min(max(params.repetition_penalty, _LEAST_FACTOR), _LARGEST_FACTOR)
-        self.min_tokens[seat] = min(params.min_tokens, _INT32_MAX)
-        self.num_logprobs[seat] = -1 if params.logprobs is None else params.logprobs
-        self.num_prompt_logprobs[seat] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
-        self.has_penalties[seat] = (
-            params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
-        )
+def seat_sampling(params: SamplingParams, seed: int) -> tuple[float, ...]:
+    """Return the parameters of a request in the order of ``SEAT_SAMPLING``."""
+    return (
+        seed & _UINT64_MASK,
+        min(params.temperature, _LARGEST_FACTOR),
+        params.top_p,
+        params.min_p,
+        params.presence_penalty,
+        params.frequency_penalty,
+        min(max(params.repetition_penalty, _LEAST_FACTOR), _LARGEST_FACTOR),
+        min(max(params.top_k, 0), _INT32_MAX),
+        min(params.min_tokens, _INT32_MAX),
+        -1 if params.logprobs is None else params.logprobs,
+        -1 if params.prompt_logprobs is None else params.prompt_logprobs,
+        params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1,
+    )
 
 
 class Ragged:
@@ -207,7 +189,7 @@ class SeatTable:
         self.num_prompt_tokens: Int32Array = np.zeros(seats, np.int32)
         self.block_tables: Int32Array = np.zeros((seats, config.max_blocks_per_seq), np.int32)
         self.capacity: Int32Array = np.zeros(seats, np.int32)  # tokens that the blocks of a seat hold
-        self.sampling = SeatSampling.allocate(seats)
+        self.sampling: NDArray[np.void] = np.zeros(seats, SEAT_SAMPLING)
         self.logit_bias = Ragged(seats)
         self.allowed_ids = Ragged(seats)  # when a seat has any, all others are masked
         self.banned_ids = Ragged(seats)  # masked while fewer than min_tokens were sampled
@@ -280,7 +262,7 @@ class SeatTable:
         self.num_tokens[seat] = num_tokens
         self.num_prompt_tokens[seat] = seating.num_prompt_tokens
         self._append_blocks(seat, seating.block_ids)
-        self.sampling.set(seat, params, seating.seed)
+        self.sampling[seat] = seat_sampling(params, seating.seed)
         self._set_lists(seat, params, seating.eos_token_ids)
         if params.logits_processors:
             self.logits_processors[seat] = params.logits_processors
@@ -338,7 +320,7 @@ class SeatTable:
         begin, end = flat.num_prompt_rows, flat.num_prompt_rows + num_rows
         flat.prompt_rows[begin:end] = range(first_row, first_row + num_rows)
         flat.prompt_targets[begin:end] = self.tokens[chunk.seat, chunk.start + 1 : chunk.start + 1 + num_rows]
-        flat.prompt_num_logprobs[begin:end] = self.sampling.num_prompt_logprobs[chunk.seat]
+        flat.prompt_num_logprobs[begin:end] = self.sampling["num_prompt_logprobs"][chunk.seat]
         flat.num_prompt_rows = end
 
     def _prompt_spans(self, chunks: Iterable[Chunk]) -> list[PromptSpan]:
@@ -347,7 +329,7 @@ class SeatTable:
         for chunk in chunks:
             end = begin + self._num_prompt_rows(chunk)
             if end > begin:
-                num_logprobs = int(self.sampling.num_prompt_logprobs[chunk.seat])
+                num_logprobs = int(self.sampling["num_prompt_logprobs"][chunk.seat])
                 spans.append(PromptSpan(chunk.request_id, begin, end, num_logprobs))
             begin = end
         return spans
