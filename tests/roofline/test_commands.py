@@ -149,3 +149,15 @@ def test_a_mistake_is_one_line_and_status_2(
     assert error.startswith("hotseat: error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_steps_teach_a_cost_that_simulate_takes(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost, requests = tmp_path / "cost.json", tmp_path / "requests.jsonl"
+    words = [model, "--batch", "1,4", "--context", "30", "--prefill", "40", "--num-rounds", "2", "--num-steps", "8"]
+    text = run(capsys, "step", *words, "--threads", "1", "--step-cost", cost)
+    assert f"{cost}: what was learned from" in text
+    requests.write_text('{"id": "a", "arrival_s": 0, "prompt_len": 30, "output_len": 8}\n')
+    assert cli.main(["simulate", str(requests), "--step-cost", str(cost)]) == 0
+    assert "1 completed" in capsys.readouterr().out

@@ -81,7 +81,12 @@ def _measure(model: models.LoadedModel, options: RooflineOptions) -> tuple[str, 
         from hotseat.roofline import step
 
         assert isinstance(options, StepBenchOptions), "there are two commands"
-        return step.measure(model, options).report(options.statistic)
+        times = step.measure(model, options)
+        text, results = times.report(options.statistic)
+        if options.step_cost is not None and times.cost is not None:
+            times.cost.save(options.step_cost)
+            text += f"{options.step_cost}: {times.cost.describe()}\n"
+        return text, results
     except ImportError as error:
         raise ConfigError(f"this needs the native extension, which cannot be loaded: {error}") from error
 

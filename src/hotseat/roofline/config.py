@@ -113,6 +113,9 @@ class StepBenchOptions(RooflineOptions):
     isa: str = field(default="auto", metadata={"help": "instruction set", "choices": ISAS})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "tokens that one step computes at most"})
     temperature: float = field(default=0.0, metadata={"help": "sampling temperature"})
+    step_cost: Path | None = field(
+        default=None, metadata={"help": "learn what steps cost, and write it for `hotseat simulate --step-cost FILE`"}
+    )
     num_steps: int = field(default=32, metadata={"help": "decode steps of a round"})
     num_rounds: int = field(default=5, metadata={"help": "times that each point is measured, in turns"})
 

@@ -24,6 +24,7 @@ from hotseat.roofline.points import rounded
 from hotseat.roofline.tables import format_steps
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.native import NativeRunner, default_threads, resolve_isa
+from hotseat.simulator import LearnedCost, StepLog, calibrate
 
 __all__ = ["StepTimes", "measure"]
 
@@ -38,6 +39,7 @@ class StepTimes:
     threads: int
     limits: Limits
     points: list[StepPoint]
+    cost: LearnedCost | None = None  # of all steps, where it is asked for
 
     def report(self, statistic: str) -> tuple[str, dict[str, Any]]:
         """Return the tables and what goes into the JSON file."""
@@ -79,12 +81,14 @@ def measure(model: LoadedModel, options: StepBenchOptions) -> StepTimes:
     dtypes = sorted({name for config in configs for name in (config.kv_dtype, arithmetic_of(config.weight_dtype))})
     meter = pins.start(lambda: LimitMeter(isas=[isa], dtypes=dtypes, threads=threads))
     points: list[StepPoint] = []
+    log = StepLog()
     for config in configs:
         runner = pins.start(partial(NativeRunner, model.spec, model.weights, config))
         with pins.held():
-            points += _measure_path(model, runner, config, options, meter)
+            points += _measure_path(model, runner, config, options, meter, log)
         runner.close()
-    return StepTimes(threads=threads, limits=meter.limits(), points=points)
+    cost = None if options.step_cost is None else calibrate(log.records)
+    return StepTimes(threads=threads, limits=meter.limits(), points=points, cost=cost)
 
 
 def _runner_config(options: StepBenchOptions, dtype: str, isa: str, threads: int) -> RunnerConfig:
@@ -105,7 +109,12 @@ def _runner_config(options: StepBenchOptions, dtype: str, isa: str, threads: int
 
 
 def _measure_path(
-    model: LoadedModel, runner: NativeRunner, config: RunnerConfig, options: StepBenchOptions, meter: LimitMeter
+    model: LoadedModel,
+    runner: NativeRunner,
+    config: RunnerConfig,
+    options: StepBenchOptions,
+    meter: LimitMeter,
+    log: StepLog,
 ) -> list[StepPoint]:
     """Measure all points of one dtype, in turns."""
     path = Path(
@@ -115,7 +124,7 @@ def _measure_path(
         isa=config.isa,
         weight_bytes=runner.weight_bytes,
     )
-    world = _World(runner, config, options, model.spec.vocab_size)
+    world = _World(runner, config, options, model.spec.vocab_size, log)
     decodes = [StepPoint(kind="decode", size=size, context=options.context, path=path) for size in options.batches]
     prefills = [StepPoint(kind="prefill", size=size, context=size // 2, path=path) for size in options.prefills]
     for _ in range(options.num_rounds):
@@ -126,6 +135,8 @@ def _measure_path(
         for point in prefills:
             world.bytes_per_s = meter.measure_memory()
             point.samples.append(world.prefill(point.size))
+        if options.step_cost is not None:
+            world.mix()
     return decodes + prefills
 
 
@@ -172,7 +183,9 @@ class _TimedScheduler(Scheduler):
 class _World:
     """Scheduler, runner and loop, and requests that never end by themselves."""
 
-    def __init__(self, runner: NativeRunner, config: RunnerConfig, options: StepBenchOptions, vocab_size: int) -> None:
+    def __init__(
+        self, runner: NativeRunner, config: RunnerConfig, options: StepBenchOptions, vocab_size: int, log: StepLog
+    ) -> None:
         self.bytes_per_s = 0.0  # that memory gives at this time
         self._options = options
         self._vocab_size = vocab_size
@@ -190,7 +203,16 @@ class _World:
                 watermark=0.0,
             )
         )
-        self._loop = StepLoop(self._scheduler, self._runner, clock=MonotonicClock())
+        self._loop = StepLoop(self._scheduler, self._runner, clock=MonotonicClock(), sinks=[log])
+
+    def mix(self) -> None:
+        """Run requests of many lengths with as many seats taken as there are, then ever fewer."""
+        seats, longest = self._scheduler.config.max_num_seqs, self._options.context
+        for index in range(2 * seats):
+            self._add(max(1, longest * (1 + index * 7 % 16) // 16), max_tokens=8 + index * 5 % 40)
+        while self._loop.request_ids:
+            self._loop.step()
+        self._end()
 
     def decode(self, num_requests: int) -> Iterator[Sample]:
         """Yield decode steps of ``num_requests`` requests, half of them before they reach the mean length."""
@@ -258,13 +280,13 @@ class _World:
         )
         return sample, any(update.new_token_ids for update in updates)
 
-    def _add(self, prompt_len: int) -> None:
+    def _add(self, prompt_len: int, max_tokens: int | None = None) -> None:
         self._num_requests += 1
         self._loop.add(
             Request(
                 id=RequestId(f"r{self._num_requests}"),
                 prompt_token_ids=self._random.choices(range(self._vocab_size), k=prompt_len),
-                params=SamplingParams(temperature=self._options.temperature, max_tokens=None),
+                params=SamplingParams(temperature=self._options.temperature, max_tokens=max_tokens, ignore_eos=True),
                 arrived_at=self._loop.clock.now(),
                 seed=self._num_requests,
             )

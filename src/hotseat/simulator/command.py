@@ -19,17 +19,18 @@ from hotseat.core.request import Request
 from hotseat.engine import EventSink
 from hotseat.errors import ConfigError
 from hotseat.simulator.arrivals import Arrival
+from hotseat.simulator.calibration import LearnedCost
 from hotseat.simulator.config import SimulateOptions
 from hotseat.simulator.observer import Observer
+from hotseat.simulator.prediction import chosen_cost, simulate_with
 from hotseat.simulator.replay import read_records, replay
-from hotseat.simulator.simulation import Simulation
 from hotseat.simulator.step_cost import StepCost
 from hotseat.simulator.summary import Slo, Summary, summarize
 from hotseat.simulator.tables import format_comparison, format_summary
 from hotseat.simulator.trace_files import read_arrivals
 from hotseat.telemetry import RecordWriter
 
-__all__ = ["scheduler_config", "simulate"]
+__all__ = ["PolicyMaker", "run_once", "scheduler_config", "simulate"]
 
 SCHEMA = "hotseat.simulate/1"
 REPLAY_SCHEMA = "hotseat.replay/1"
@@ -61,8 +62,12 @@ def simulate(options: SimulateOptions, config: SchedulerConfig, make_policy: Pol
     Raises:
         HotseatError: an option is wrong, or a file cannot be read or written.
     """
+    cost = chosen_cost(options)
     if options.requests is None:
-        raise ConfigError("requests is missing: hotseat simulate --requests FILE.jsonl")
+        if options.save_step_cost is not None:
+            sys.stdout.write(f"{options.save_step_cost}: {cost.describe()}\n")
+            return 0
+        raise ConfigError("requests is missing: hotseat simulate FILE.jsonl")
     arrivals = read_arrivals(
         options.requests,
         block_size=config.block_size,
@@ -78,8 +83,7 @@ def simulate(options: SimulateOptions, config: SchedulerConfig, make_policy: Pol
     paths = _record_paths(options.record, list(runs))
     started = time.perf_counter()
     slo = None if options.slo is None else Slo.parse(options.slo)
-    cost = StepCost.parse(options.step_cost)
-    summaries = {name: _run(run, arrivals, cost, make_policy(run), slo, paths[name]) for name, run in runs.items()}
+    summaries = {name: run_once(run, arrivals, cost, make_policy(run), slo, paths[name]) for name, run in runs.items()}
     if options.json:
         document = _document(command, options, runs, summaries, time.perf_counter() - started)
         sys.stdout.write(json.dumps(document) + "\n")
@@ -141,14 +145,15 @@ class _Recorder:
         """Steps only."""
 
 
-def _run(
+def run_once(
     config: SchedulerConfig,
     arrivals: Sequence[Arrival],
-    cost: StepCost,
+    cost: StepCost | LearnedCost,
     policy: Policy | None,
     slo: Slo | None,
-    record: Path | None,
+    record: Path | None = None,
 ) -> Summary:
+    """Simulate ``arrivals`` and work out the numbers; ``record`` is where the steps are written."""
     observer = Observer()
     sinks: list[EventSink] = [observer]
     try:
@@ -157,7 +162,7 @@ def _run(
             if record is not None:
                 recorder = _Recorder(stack.enter_context(record.open("w", encoding="utf-8")))
                 sinks.append(recorder)
-            Simulation(config, arrivals, cost=cost, policy=policy, sinks=sinks).run()
+            simulate_with(config, arrivals, cost, policy, sinks)
             if recorder is not None and recorder.error is not None:
                 raise recorder.error
     except OSError as error:
@@ -183,12 +188,9 @@ def _replay(
     return 0 if result.is_equal else 1
 
 
-def _heading(options: SimulateOptions, cost: StepCost, num_requests: int) -> str:
+def _heading(options: SimulateOptions, cost: StepCost | LearnedCost, num_requests: int) -> str:
     speedup = f", {options.speedup:g} times as fast" if options.speedup != 1 else ""
-    return (
-        f"{options.requests}: {num_requests} requests{speedup}; a step takes {cost.base_s:g} s"
-        f" + {cost.per_token_s:g} s a token + {cost.per_context_token_s:g} s a position attended to\n\n"
-    )
+    return f"{options.requests}: {num_requests} requests{speedup}; a step takes {cost.describe()}\n\n"
 
 
 def _document(

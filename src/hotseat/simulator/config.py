@@ -31,8 +31,21 @@ class SimulateOptions:
     )
     record: Path | None = field(default=None, metadata={"help": "write what each step did to this file, a line each"})
     step_cost: str = field(
-        default=DEFAULT_STEP_COST, metadata={"help": "seconds of a step: base_s,per_token_s,per_context_token_s"}
+        default=DEFAULT_STEP_COST,
+        metadata={"help": "seconds of a step: base_s,per_token_s,per_context_token_s, or a file of --save-step-cost"},
     )
+    calibrate: Path | None = field(
+        default=None, metadata={"help": "learn the step cost from this record of `hotseat serve --record`"}
+    )
+    calibrate_requests: Path | None = field(
+        default=None,
+        metadata={"help": "of the same run, by --record-requests: learn from it how long requests are on the way"},
+    )
+    calibrate_bench: Path | None = field(
+        default=None,
+        metadata={"help": "of the same run, by `hotseat bench serve --output-json`: learn the share of HTTP from it"},
+    )
+    save_step_cost: Path | None = field(default=None, metadata={"help": "write what was learned to this JSON file"})
     slo: str | None = field(
         default=None, metadata={"help": "targets in milliseconds for the goodput: ttft:1000,tpot:100 (e2e as well)"}
     )
@@ -84,7 +97,12 @@ class SimulateOptions:
         _ = self.modes, self.policies, self.capacity_policies
         if self.slo is not None:
             Slo.parse(self.slo)
-        StepCost.parse(self.step_cost)
+        if not self.step_cost.endswith(".json"):
+            StepCost.parse(self.step_cost)
+        if self.calibrate is None:
+            for name in ("calibrate_requests", "calibrate_bench", "save_step_cost"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{name} belongs to calibrate, which is missing")
 
     @property
     def modes(self) -> list[str]:

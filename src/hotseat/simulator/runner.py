@@ -20,6 +20,7 @@ class SimulatedRunner:
     def __init__(self, clock: VirtualClock, cost: Callable[[Batch], float]) -> None:
         self._clock = clock
         self._cost = cost
+        self.num_sequences = 0  # in the last step
         self._scripts: dict[RequestId, Script] = {}
         self._special: dict[RequestId, Script] = {}  # those of which a decode samples something else than the filler
 
@@ -37,6 +38,7 @@ class SimulatedRunner:
     def execute(self, batch: Batch) -> StepOutput:
         """Let time pass and return a token for each chunk that samples."""
         self._clock.advance(self._cost(batch))
+        self.num_sequences = len(batch.chunks)
         decodes, prefills = batch.chunks[: batch.num_decodes], batch.chunks[batch.num_decodes :]
         special, sampled = self._special, []
         if special:

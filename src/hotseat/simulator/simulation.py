@@ -26,6 +26,7 @@ __all__ = ["Simulation"]
 class Simulation:
     """Run ``arrivals`` through a scheduler; ``sinks`` are told what happens, as in the engine.
 
+    ``cost`` is how long a batch takes, ``between`` how long after a step of so many sequences the next one begins.
     A request that can never fit, or finds the queue full, is refused (``EventSink.on_rejected``); the others go on.
     """
 
@@ -35,6 +36,7 @@ class Simulation:
         arrivals: Iterable[Arrival],
         *,
         cost: Callable[[Batch], float],
+        between: Callable[[int], float] | None = None,
         policy: Policy | None = None,
         sinks: Sequence[EventSink] = (),
     ) -> None:
@@ -47,6 +49,7 @@ class Simulation:
         self._pending = sorted(arrivals, key=lambda arrival: arrival.due_s)[::-1]  # the next one is the last
         self._aborts: list[tuple[float, RequestId]] = []  # a heap; of those who arrived
         self._num_added = 0
+        self._between = between
 
     def run(self) -> None:
         """Go on until every request has ended."""
@@ -71,6 +74,8 @@ class Simulation:
     def step(self) -> list[RequestUpdate]:
         """Run one step."""
         updates = self.loop.step()
+        if self._between is not None:
+            self.clock.advance(self._between(self._runner.num_sequences))
         assert self.loop.failure is None, f"the simulated runner failed: {self.loop.failure}"
         for update in updates:
             if update.finish_reason is not None:

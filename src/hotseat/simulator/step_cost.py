@@ -51,5 +51,10 @@ class StepCost:
             num_attended += (chunk.end - chunk.start) * (chunk.start + 1 + chunk.end) // 2
         return self.base_s + self.per_token_s * batch.num_tokens + self.per_context_token_s * num_attended
 
+    def describe(self) -> str:
+        """Return the formula with its numbers."""
+        rates = f"{self.per_token_s:g} s a token + {self.per_context_token_s:g} s a position attended to"
+        return f"{self.base_s:g} s + {rates}"
+
     def __str__(self) -> str:
         return f"{self.base_s:g},{self.per_token_s:g},{self.per_context_token_s:g}"
