@@ -358,6 +358,7 @@ NB_MODULE(_native, m) {
              "A view of the logits of the last step's sampling rows; the next "
              "step overwrites it.")
         .def_prop_ro("weight_bytes", [](BoundDecoder& self) { return self.decoder().weight_bytes(); })
+        .def_prop_ro("num_experts_read", [](BoundDecoder& self) { return self.decoder().num_experts_read(); })
         .def_prop_ro("kv_bytes", [](BoundDecoder& self) { return self.decoder().kv_bytes(); })
         .def_prop_ro("num_threads", [](BoundDecoder& self) { return self.decoder().num_threads(); })
         .def_prop_ro("isa", [](BoundDecoder& self) { return std::string(self.decoder().isa()); })

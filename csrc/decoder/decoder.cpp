@@ -216,6 +216,7 @@ size_t Decoder::weight_bytes() const {
 
 void Decoder::step(const BatchCounts& counts) {
     counts_ = counts;
+    num_experts_read_ = 0;
     if (counts.num_tokens == 0) return;
     reserve_buffers();
     timer_.start();

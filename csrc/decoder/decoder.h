@@ -127,6 +127,8 @@ public:
 
     int num_threads() const { return pool_.size(); }
     size_t weight_bytes() const;
+    // Of the last step, over all layers.
+    int num_experts_read() const { return num_experts_read_; }
     size_t kv_bytes() const { return kv_.num_bytes(); }
     const char* isa() const { return kernels_.name; }
     // Logits of the last step's sampling rows: float[num_samples][vocab_size].
@@ -254,7 +256,7 @@ private:
     std::vector<float> chosen_weights_;
     std::vector<int> slot_of_, row_of_slot_, expert_of_slot_, first_slot_;
     std::vector<ExpertGroup> gate_up_groups_, down_groups_;
-    int num_gate_up_items_ = 0, num_down_items_ = 0;
+    int num_gate_up_items_ = 0, num_down_items_ = 0, num_experts_read_ = 0;
     Memory logits_;  // float[max_logit_rows_][vocab]
     int max_logit_rows_;
     size_t logits_stride_;

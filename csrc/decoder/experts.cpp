@@ -185,6 +185,7 @@ void Decoder::group_by_expert(const Experts& own) {
         num_gate_up_items_ += own.experts[expert].gate_up.num_items(size);
         num_down_items_ += own.experts[expert].down.num_items(size);
     }
+    num_experts_read_ += static_cast<int>(down_groups_.size());
     for (int i = 0; i < num_chosen; ++i) {
         const int slot = first[chosen_[i]]++;
         slot_of_[i] = slot;

@@ -1,5 +1,6 @@
 """The least time that bytes and operations take, and the sizes of the caches."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ pytest.importorskip("hotseat.runner._native")
 
 from hotseat.core.batch import Batch, Chunk
 from hotseat.core.request import RequestId
+from hotseat.models.spec import ExpertsSpec, LayerSpec
 from hotseat.roofline.limits import LimitMeter, Limits, Work, last_level_cache_bytes
 from hotseat.roofline.parts import Path as ComputePath
 from hotseat.roofline.parts import Sample, StepPoint, StepSize, step_size
@@ -61,6 +63,26 @@ def test_the_shapes_of_a_model_hold_all_its_matrices() -> None:
         "output head": (32, 300, 1),
     }
     assert shapes["down"].num_operations(5) == 2 * 48 * 32 * 5
+
+
+def test_of_experts_only_those_that_a_step_reads_count() -> None:
+    experts = ExpertsSpec(count=8, per_token=2, intermediate_size=16, shared_intermediate_size=24)
+    layers = (LayerSpec(), LayerSpec(has_experts=True), LayerSpec(has_experts=True))
+    spec = replace(SPEC, experts=experts, layers=layers)
+    shapes = {shape.name: shape for shape in linear_shapes(spec)}
+    assert shapes["gate and up"].count == 1
+    assert (shapes["expert: gate and up"].num_outputs, shapes["expert: gate and up"].count) == (32, 16)
+    assert shapes["shared expert: down"].slots == ("layers.1.shared_down",)
+    num_weights = sum(shape.num_weights * shape.count for shape in shapes.values())
+    path = ComputePath(spec=spec, dtype="int8", kv_dtype="bf16", isa="avx2", weight_bytes=num_weights)
+    one_expert = 32 * 32 + 16 * 32
+    rows = {
+        count: path.work(StepSize(num_rows=4, num_samples=0, num_kv_positions=4, num_pairs=4, num_experts=count))[0]
+        for count in (16, 6)
+    }
+    assert rows[16].num_bytes - rows[6].num_bytes == 10 * one_expert
+    dense = sum(shape.num_weights * shape.count for shape in shapes.values() if shape.used == 1) - 32 * 300
+    assert rows[6].num_operations == rows[16].num_operations == 2 * 4 * (dense + 2 * 2 * one_expert)
 
 
 def test_attention_counts_a_product_for_scores_and_one_for_values() -> None:

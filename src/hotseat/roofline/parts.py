@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hotseat.core.batch import Batch
 from hotseat.models.spec import DecoderSpec
 from hotseat.roofline.limits import Limits, Work, arithmetic_of
-from hotseat.roofline.shapes import attention_operations, kv_bytes_per_token, linear_shapes
+from hotseat.roofline.shapes import attention_operations, kv_bytes_per_token, linear_shapes, num_experts
 from hotseat.runner.config import KvDtype, WeightDtype
 
 __all__ = ["Path", "Sample", "StepPoint", "StepSize", "step_size"]
@@ -22,15 +22,17 @@ class StepSize:
     num_samples: int
     num_kv_positions: int  # whose keys and values are read at least once
     num_pairs: int  # of a row and a position that it sees
+    num_experts: int = 0  # whose weights are read, over all layers
 
 
-def step_size(batch: Batch) -> StepSize:
+def step_size(batch: Batch, num_experts: int = 0) -> StepSize:
     """Return the size of a step."""
     return StepSize(
         num_rows=sum(chunk.end - chunk.start for chunk in batch.chunks),
         num_samples=sum(chunk.samples for chunk in batch.chunks),
         num_kv_positions=sum(chunk.end for chunk in batch.chunks),
         num_pairs=sum((chunk.start + 1 + chunk.end) * (chunk.end - chunk.start) // 2 for chunk in batch.chunks),
+        num_experts=num_experts,
     )
 
 
@@ -47,12 +49,16 @@ class Path:
     def work(self, size: StepSize) -> tuple[Work, ...]:
         """Return the pieces of a step that follow each other: layers, output head, attention."""
         *layers, head = linear_shapes(self.spec)
-        layer_weights = sum(shape.num_weights * shape.count for shape in layers)
-        head_bytes = self.weight_bytes * head.num_weights // (layer_weights + head.num_weights)
+        stored = head.num_weights + sum(shape.num_weights * shape.count for shape in layers)
+        head_bytes = self.weight_bytes * head.num_weights // stored
+        # Experts that no row has chosen are not read.
+        of_experts = sum(shape.num_weights * shape.count for shape in layers if shape.used < 1)
+        unread = of_experts * (1 - size.num_experts / max(1, num_experts(self.spec)))
+        used_by_row = sum(shape.num_weights * shape.count * shape.used for shape in layers)
         pieces = [
             Work(
-                num_bytes=self.weight_bytes - head_bytes,
-                num_operations=2 * layer_weights * size.num_rows,
+                num_bytes=int(self.weight_bytes * (1 - unread / stored)) - head_bytes,
+                num_operations=int(2 * used_by_row * size.num_rows),
                 dtype=arithmetic_of(self.dtype),
             ),
             Work(

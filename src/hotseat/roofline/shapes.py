@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotseat.models.spec import DecoderSpec
 from hotseat.runner.config import KvDtype, kv_bytes_per_block
 
-__all__ = ["LinearShape", "attention_operations", "kv_bytes_per_token", "linear_shapes"]
+__all__ = ["LinearShape", "attention_operations", "kv_bytes_per_token", "linear_shapes", "num_experts"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LinearShape:
     """One multiplication of a step, as the native decoder does it."""
 
@@ -19,7 +19,8 @@ class LinearShape:
     in_features: int
     num_outputs: int
     epilogue: str  # what is done with the products, see csrc/kernels/table.h
-    count: int  # in one step
+    count: int  # in the model
+    used: float = 1.0  # the part of these that a row is multiplied with
 
     @property
     def num_weights(self) -> int:
@@ -32,20 +33,40 @@ class LinearShape:
 
 def linear_shapes(spec: DecoderSpec) -> tuple[LinearShape, ...]:
     """Return the multiplications of a step; the last one gives the logits, of rows that sample."""
-    hidden, intermediate, layers = spec.hidden_size, spec.intermediate_size, spec.num_layers
+    hidden, layers = spec.hidden_size, spec.num_layers
     q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    shapes = [
+        LinearShape("qkv", ("layers.0.q", "layers.0.k", "layers.0.v"), hidden, q_size + 2 * kv_size, "store", layers),
+        LinearShape("attention output", ("layers.0.attention_output",), q_size, hidden, "add", layers),
+    ]
+    with_experts = [i for i, layer in enumerate(spec.layers) if layer.has_experts]
+    without = [i for i, layer in enumerate(spec.layers) if not layer.has_experts]
+    if without:
+        shapes += _mlp_shapes(spec, "", f"layers.{without[0]}.", spec.intermediate_size, len(without))
+    if spec.experts is not None:
+        start, experts, count = f"layers.{with_experts[0]}.", spec.experts, len(with_experts)
+        own = _mlp_shapes(spec, "expert: ", f"{start}experts.0.", experts.intermediate_size, count * experts.count)
+        shapes += [replace(shape, used=experts.per_token / experts.count) for shape in own]
+        if experts.shared_intermediate_size:
+            size = experts.shared_intermediate_size
+            shapes += _mlp_shapes(spec, "shared expert: ", f"{start}shared_", size, count)
     head = "token_embedding" if spec.tie_word_embeddings else "output"
-    sizes = (
-        ("qkv", ("layers.0.q", "layers.0.k", "layers.0.v"), hidden, q_size + 2 * kv_size, "store", layers),
-        ("attention output", ("layers.0.attention_output",), q_size, hidden, "add", layers),
-        ("gate and up", ("layers.0.gate", "layers.0.up"), hidden, 2 * intermediate, "swiglu", layers),
-        ("down", ("layers.0.down",), intermediate, hidden, "add", layers),
-        ("output head", (head,), hidden, spec.vocab_size, "store", 1),
-    )
-    return tuple(
-        LinearShape(name=name, slots=slots, in_features=n, num_outputs=m, epilogue=epilogue, count=count)
-        for name, slots, n, m, epilogue, count in sizes
-    )
+    return (*shapes, LinearShape("output head", (head,), hidden, spec.vocab_size, "store", 1))
+
+
+def _mlp_shapes(spec: DecoderSpec, prefix: str, start: str, size: int, count: int) -> list[LinearShape]:
+    hidden = spec.hidden_size
+    # Other activations are applied to the stored products.
+    epilogue = "swiglu" if spec.gated and spec.activation == "silu" else "store"
+    up = LinearShape(f"{prefix}up", (f"{start}up",), hidden, size, epilogue, count)
+    if spec.gated:
+        up = LinearShape(f"{prefix}gate and up", (f"{start}gate", f"{start}up"), hidden, 2 * size, epilogue, count)
+    return [up, LinearShape(f"{prefix}down", (f"{start}down",), size, hidden, "add", count)]
+
+
+def num_experts(spec: DecoderSpec) -> int:
+    """Return the number of experts of all layers."""
+    return 0 if spec.experts is None else spec.experts.count * sum(layer.has_experts for layer in spec.layers)
 
 
 def attention_operations(spec: DecoderSpec, num_pairs: int) -> int:

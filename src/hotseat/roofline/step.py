@@ -147,6 +147,7 @@ class _TimedRunner:
         self.batch = Batch(step=-1, chunks=[])
         self.seconds = 0.0
         self.native_s: dict[str, float] = {}
+        self.num_experts = 0
         self._runner = runner
 
     def execute(self, batch: Batch) -> StepOutput:
@@ -155,6 +156,7 @@ class _TimedRunner:
         output = self._runner.execute(batch)
         self.seconds = time.perf_counter() - begin
         self.native_s = self._runner.step_seconds()
+        self.num_experts = self._runner.num_experts_read
         self.batch = batch
         return output
 
@@ -269,7 +271,7 @@ class _World:
         updates = self._loop.step()
         total_s = time.perf_counter() - begin
         assert self._loop.failure is None, self._loop.failure
-        size: StepSize = step_size(runner.batch)
+        size: StepSize = step_size(runner.batch, runner.num_experts)
         sample = Sample(
             total_s=total_s,
             scheduling_s=scheduler.seconds,

@@ -103,6 +103,11 @@ class NativeRunner:
             resample(self._table, self._results, rows.__getitem__, token_ids)
         return self._results.to_output(self._table, token_ids)
 
+    @property
+    def num_experts_read(self) -> int:
+        """Experts that the last step computed, over all layers: the weights of the others were not read."""
+        return self._decoder.num_experts_read
+
     def last_logits(self) -> Float32Array:
         """Return a copy of the logits of the last step's sampling rows, float32[num_samples, vocab_size]."""
         return np.array(self._decoder.logits(len(self._table.flat.sample_ids)))

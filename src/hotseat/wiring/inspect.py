@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from hotseat.errors import HotseatError, ModelError
-from hotseat.models import DecoderSpec, Inspection, LoadedModel, inspect_model
+from hotseat.models import DecoderSpec, Inspection, LoadedModel, inspect_model, slot_shapes
 from hotseat.runner.config import DTYPES, kv_bytes_per_block, resolve_kv_cache_dtype
 from hotseat.text import ChatTemplate, turn_end_ids
 from hotseat.wiring.components import read_tokenizer
@@ -49,8 +50,21 @@ def _shape(spec: DecoderSpec) -> Iterator[tuple[str, str]]:
     windows = [layer.window for layer in spec.layers if layer.window is not None]
     if windows:
         yield "windows", f"{len(windows)} of {spec.num_layers} layers see {max(windows):,} tokens"
+    if spec.experts is not None:
+        count, per_token = spec.experts.count, spec.experts.per_token
+        yield "experts", f"{per_token} of {count} for each token: {_num_active(spec):,} parameters are active"
     yield "vocabulary", f"{spec.vocab_size:,} tokens"
     yield "context", f"{spec.max_position_embeddings:,} tokens"
+
+
+def _num_active(spec: DecoderSpec) -> int:
+    """Return the parameters that one token is computed with; of the embedding it is its row."""
+    experts = spec.experts
+    part = 1.0 if experts is None else experts.per_token / experts.count
+    sizes = {slot: math.prod(shape) for slot, shape in slot_shapes(spec).items()}
+    if not spec.tie_word_embeddings:
+        sizes["token_embedding"] = spec.hidden_size
+    return round(sum(size * (part if ".experts." in slot else 1) for slot, size in sizes.items()))
 
 
 def _memory(spec: DecoderSpec) -> Iterator[tuple[str, str]]:
