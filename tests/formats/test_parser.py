@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotseat.formats import OutputFormat, OutputParser, detect_format
+from hotseat.formats import OutputFormat, choose_format, make_parser
 
-HERMES = detect_format("{% for tool in tools %}<tool_call>{% endfor %} </think>")
-MISTRAL = detect_format("[TOOL_CALLS]")
-PHI = detect_format("<|tool_call|>")
-GENERIC = detect_format("{{ messages }}")
+HERMES = choose_format("{% for tool in tools %}<tool_call>{% endfor %} </think>")
+MISTRAL = choose_format("[TOOL_CALLS]")
+PHI = choose_format("<|tool_call|> <|/tool_call|>")
+GENERIC = choose_format("{{ messages }}")
+
+TOOLS = [{"type": "function", "function": {"name": name}} for name in "fg"]
 
 Split = tuple[str, str, list[tuple[str, str]]]  # reasoning, content, calls
 
 
 def split(
-    output_format: OutputFormat, pieces: list[str], *, has_tools: bool = True, in_reasoning: bool = False
+    output_format: OutputFormat,
+    pieces: list[str],
+    *,
+    tools: list[dict[str, Any]] = TOOLS,
+    in_reasoning: bool = False,
+    max_calls: int | None = None,
 ) -> Split:
-    parser = OutputParser(output_format, has_tools=has_tools, in_reasoning=in_reasoning)
+    parser = make_parser(output_format, tools=tools, in_reasoning=in_reasoning, max_calls=max_calls)
     reasoning, content = "", ""
     calls: list[tuple[str, str]] = []
     for parsed in [*map(parser.feed, pieces), parser.finish()]:
@@ -112,7 +120,7 @@ def test_any_text_in_any_pieces_gives_the_same_parts(
 
 def test_without_tools_markers_are_content() -> None:
     text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
-    assert split(HERMES, [text], has_tools=False) == ("", text, [])
+    assert split(HERMES, [text], tools=[]) == ("", text, [])
 
 
 def test_reasoning_that_the_prompt_opened_ends_at_its_marker() -> None:
@@ -133,3 +141,10 @@ def test_arguments_come_byte_for_byte(value: object) -> None:
     arguments = json.dumps({"value": value}, ensure_ascii=False)
     text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
     assert split(HERMES, list(text)) == ("", "", [("f", arguments)])
+
+
+def test_what_follows_the_last_wanted_call_is_left_out() -> None:
+    text = " and ".join(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in "fg")
+    for size in (1, 5, len(text)):
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        assert split(HERMES, pieces, max_calls=1) == ("", "", [("f", "{}")])

@@ -180,7 +180,8 @@ def test_a_history_with_results_is_rendered_as_a_chat(answering: Callable[..., F
         },
     ]
     assert rendered(answering(), messages=messages) == (
-        "<user>Weather?\n<assistant>I look.\n<tool>rain\n<user>And?\n<assistant>"
+        '<user>Weather?\n<assistant>I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n'
+        "</tool_call>\n<user>Result of weather:\nrain\n\nAnd?\n<assistant>"
     )
 
 

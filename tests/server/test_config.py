@@ -25,6 +25,8 @@ from hotseat.server import ServerConfig
         ("api_key", ("",)),
         ("api_key", ("good", "=")),
         ("ssl_keyfile", "key.pem"),
+        ("tool_call_parser", "x"),
+        ("reasoning_parser", "x"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(name: str, value: Any) -> None:

@@ -24,7 +24,7 @@ TOOL: Any = {
         "required": ["city"],
         "additionalProperties": False,
     },
-    "strict": True,
+    "strict": False,
 }
 HERMES = "{% if tools %}<tool_call>{{ tools[0].function.name }}{% endif %}" + TEMPLATE
 THINKING = "{# </think> #}" + HERMES + "<think>\n"
@@ -183,9 +183,12 @@ def test_a_conversation_of_items_is_rendered_as_a_chat(answering: Callable[..., 
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
         {"role": "user", "content": "And?"},
     ]
-    template = HERMES.replace("{{ m.content }}", "{{ m.content }}{{ m.reasoning_content }}{{ m.tool_calls|length }}")
+    call = '<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments|tojson }}}</tool_call>'
+    calls = "{% for c in m.tool_calls or [] %}" + call + "{% endfor %}"
+    template = HERMES.replace("{{ m.content }}", "{{ m.content }}{{ m.reasoning_content }}" + calls)
     assert rendered(answering(template=template), input=items, instructions="Be brief.") == (
-        "<system>Be brief.\nBe kind.0\n<user>Weather?0\n<assistant>I look.hm1\n<tool>rain0\n<user>And?0\n<assistant>"
+        "<system>Be brief.\nBe kind.<user>Weather?<assistant>I look.hm"
+        '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call><tool>rain<user>And?<assistant>'
     )
 
 

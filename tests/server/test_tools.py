@@ -25,7 +25,7 @@ TOOL = {
     },
 }
 UNSUPPORTED = {"type": "function", "function": {"name": "f", "parameters": {"uniqueItems": True}}}
-HERMES = "{% if tools %}<tool_call>{% endif %}" + TEMPLATE
+HERMES = "{% for tool in tools or [] %}<tool_call>{{ tool.function.name }} {% endfor %}" + TEMPLATE
 THINKING = "{# </think> #}" + HERMES + "<think>\n"
 ARGUMENTS = '{"city": "</tool_call> } \\" ü 😀 \\n"}'
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
@@ -34,7 +34,8 @@ CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_ca
 @pytest.fixture
 def answering(start: Callable[..., FakeServer]) -> Callable[..., FakeServer]:
     def make(reply: str, template: str = HERMES) -> FakeServer:
-        return start(runner=FakeRunner(reply=reply, ends=True), services={"chat_template": ChatTemplate(template)})
+        services = {"chat_template": ChatTemplate(template)}
+        return start(runner=FakeRunner(reply=reply, ends=True), services=services, max_model_len=2048)
 
     return make
 
@@ -153,13 +154,122 @@ def test_reasoning_that_is_cut_is_no_content(answering: Callable[..., FakeServer
     assert (found["reasoning"], found["content"], found["finish_reason"]) == ("It ra", None, "length")
 
 
-def test_reasoning_can_be_hidden(answering: Callable[..., FakeServer]) -> None:
+def test_hidden_reasoning_is_not_spelled_by_tokens_either(answering: Callable[..., FakeServer]) -> None:
     server = answering("It rains.</think>Yes", THINKING)
     assert both(server, include_reasoning=False)["reasoning"] == ""
-    reply = server.post("/v1/chat/completions", chat(include_reasoning=False, logprobs=True))
-    assert reply.error["param"] == "include_reasoning"
+    body = chat(include_reasoning=False, logprobs=True, return_token_ids=True, max_tokens=40)
+    reply = server.post("/v1/chat/completions", body).json()
+    choice = reply["choices"][0]
+    assert bytes(choice["token_ids"][:3]) == b"Yes"
+    assert [entry["token"] for entry in choice["logprobs"]["content"]][:3] == ["Y", "e", "s"]
+    assert reply["usage"]["completion_tokens"] == len("It rains.</think>Yes") + 1
+    assert reply["usage"]["completion_tokens_details"]["reasoning_tokens"] == len("It rains.</think>")
+    streamed = server.post("/v1/chat/completions", body | {"stream": True}).events()
+    told = [token_id for event in streamed for token_id in event["choices"][0].get("token_ids", ())]
+    assert bytes(told[:3]) == b"Yes"
 
 
-def test_a_form_is_content_although_the_prompt_opened_the_reasoning(answering: Callable[..., FakeServer]) -> None:
-    found = both(answering("Yes", THINKING), structured_outputs={"choice": ["Yes", "No"]})
-    assert (found["reasoning"], found["content"]) == ("", "Yes")
+@pytest.mark.parametrize("form", [{"choice": ["Yes", "No"]}, {"json": {"enum": ["Yes", "No"]}}, {"regex": "Yes|No"}])
+def test_a_form_holds_after_the_reasoning_that_the_prompt_opened(
+    answering: Callable[..., FakeServer], form: dict[str, Any]
+) -> None:
+    answer = '"Yes"' if "json" in form else "Yes"
+    found = both(answering(f"Hm {{[</think>\n\n{answer}", THINKING), structured_outputs=form)
+    assert (found["reasoning"], found["content"], found["finish_reason"]) == ("Hm {[", answer, "stop")
+    found = both(answering("Hm</think>Maybe", THINKING), structured_outputs=form)
+    assert found["content"] in (None, answer, answer.replace("Yes", "No"))
+
+
+def test_a_form_holds_with_reasoning_that_the_model_opens_or_leaves_out(answering: Callable[..., FakeServer]) -> None:
+    form = {"structured_outputs": {"choice": ["Yes", "No"]}}
+    found = both(answering("<think>hm</think>Yes", "{# </think> #}" + TEMPLATE), **form)
+    assert (found["reasoning"], found["content"]) == ("hm", "Yes")
+    assert both(answering("Yes", "{# </think> #}" + TEMPLATE), **form)["content"] == "Yes"
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert both(answering("<think>hm", "{# </think> #}" + TEMPLATE), **form, **off)["content"] in ("Yes", "No")
+
+
+STRICT = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+
+
+def test_a_strict_call_holds_to_its_schema_of_the_models_own_accord(answering: Callable[..., FakeServer]) -> None:
+    wrong = CALL.replace(ARGUMENTS, '{"city": "Bern"}')
+    found = both(answering(f"So: {wrong}"), tools=[STRICT])
+    assert found["content"] == "So:"
+    assert json.loads(found["tool_calls"][0][1])["city"] in ("Oslo", "Rome")
+    assert both(answering("No call."), tools=[STRICT])["content"] == "No call."
+    assert both(answering(f"So: {wrong}"), tools=[TOOL])["tool_calls"] == [["weather", '{"city": "Bern"}']]
+    broken = {"type": "function", "function": {**UNSUPPORTED["function"], "strict": True}}
+    reply = answering("x").post("/v1/chat/completions", chat(tools=[broken]))
+    assert (reply.status, reply.error["param"]) == (400, "tools")
+
+
+def test_at_most_one_call_is_made_where_no_more_are_wanted(answering: Callable[..., FakeServer]) -> None:
+    server = answering(f"{CALL}\n{CALL}")
+    for choice in ("auto", "required"):
+        for tools in ([TOOL], [STRICT]):
+            found = both(server, tools=tools, tool_choice=choice, parallel_tool_calls=False, max_tokens=300)
+            assert len(found["tool_calls"]) == 1
+            assert found["content"] is None
+            assert found["finish_reason"] == "tool_calls"
+
+
+def test_required_calls_may_be_several(answering: Callable[..., FakeServer]) -> None:
+    call = CALL.replace(ARGUMENTS, '{"city": "Rome"}')
+    found = both(answering(f"{call}\n{call}"), tools=[TOOL], tool_choice="required", max_tokens=300)
+    assert found["tool_calls"] == [["weather", '{"city": "Rome"}']] * 2
+
+
+OTHER = {"type": "function", "function": {"name": "time"}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_the_allowed_tools_are_called(answering: Callable[..., FakeServer], mode: str) -> None:
+    allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "time"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    found = both(answering(CALL), tools=[TOOL, OTHER], tool_choice=choice, max_tokens=200)
+    assert [name for name, _ in found["tool_calls"]] == ["time"] * len(found["tool_calls"])
+    assert found["tool_calls"]
+    unknown = {**choice, "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": "x"}}]}}
+    reply = answering("x").post("/v1/chat/completions", chat(tools=[TOOL], tool_choice=unknown))
+    assert (reply.status, reply.error["param"]) == (400, "tool_choice")
+
+
+def test_a_stop_string_ends_text_and_never_a_call(answering: Callable[..., FakeServer]) -> None:
+    server = answering(f"Let me see, then.\n{CALL}")
+    found = both(server, tools=[TOOL], stop=["tool_call", "Rome", "city", "{"])
+    assert found["tool_calls"] == [["weather", ARGUMENTS]]
+    found = both(server, tools=[TOOL], stop=[","])
+    assert (found["content"], found["tool_calls"], found["finish_reason"]) == ("Let me see", [], "stop")
+    assert both(answering("a, b</think>c, d", THINKING), stop=["b<"])["content"] == "c, d"
+    assert both(answering("a, b</think>c, d", THINKING), stop=[", d"])["content"] == "c"
+    assert both(answering("a, b</think>c, d", THINKING), stop=[", b"])["reasoning"] == "a"
+
+
+def test_a_form_and_calls_are_alternatives(answering: Callable[..., FakeServer]) -> None:
+    form = {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["Yes", "No"]}}}}
+    assert both(answering('"Yes"'), tools=[TOOL], **form)["content"] == '"Yes"'
+    call = CALL.replace(ARGUMENTS, '{"city": "Rome"}')
+    found = both(answering(call), tools=[TOOL], **form)
+    assert (found["content"], found["tool_calls"]) == (None, [["weather", '{"city": "Rome"}']])
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Oslo"}', {"city": "Oslo"}, '{"city": "Os', "", "null", "[1]"])
+@pytest.mark.parametrize("template", [HERMES, TEMPLATE])
+def test_histories_reach_prompts_of_every_template(
+    answering: Callable[..., FakeServer], template: str, arguments: Any
+) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "call_2"}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
+        {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "sun"}]},
+        {"role": "user", "content": "Well?"},
+    ]
+    server = answering("It rains.", template)
+    assert both(server, messages=messages)["content"] == "It rains."
+    found = server.post("/v1/chat/completions", chat(messages=messages, return_token_ids=True)).json()
+    prompt = bytes(token for token in found["prompt_token_ids"] if token < 256).decode()
+    for word in ("weather", "rain", "sun", "Well?"):
+        assert word in prompt

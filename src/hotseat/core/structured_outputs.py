@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hotseat.errors import InvalidRequestError
 
-__all__ = ["MAX_CHOICES", "MAX_GRAMMAR_BYTES", "StructuredOutputsParams", "TokenConstraint"]
+__all__ = ["MAX_CHOICES", "MAX_GRAMMAR_BYTES", "Preamble", "StructuredOutputsParams", "TokenConstraint"]
 
 MAX_GRAMMAR_BYTES = 256 * 1024  # of any one schema, expression or grammar
 MAX_CHOICES = 10_000
@@ -38,6 +38,17 @@ class TokenConstraint(Protocol):
         ...
 
 
+class Preamble(NamedTuple):
+    """The reasoning before an answer in a form: free text from ``open`` to ``close``, then ``answer_open``.
+
+    Without ``open`` the prompt has opened it. Where the model opens it, it may also go without.
+    """
+
+    open: str
+    close: str
+    answer_open: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
     """The form of an answer. Names and meanings are vLLM's; exactly one of the first six must be set.
@@ -60,6 +71,7 @@ class StructuredOutputsParams:
     whitespace_pattern: str | None = None
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
+    preamble: Preamble | None = None  # set by the server, never by clients
     param: str = field(default="structured_outputs", compare=False)  # the client's name of it, for errors
 
     def __post_init__(self) -> None:
@@ -88,7 +100,7 @@ class StructuredOutputsParams:
         """
         if not isinstance(values, dict):
             raise InvalidRequestError(f"{param} must be an object", param=param)
-        known = {one.name for one in fields(cls)} - {"param"}
+        known = {one.name for one in fields(cls)} - {"param", "preamble"}
         for name in values:
             if name not in known:
                 raise InvalidRequestError(f"{param} has no field {str(name)[:60]!r}", param=param)

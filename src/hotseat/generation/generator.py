@@ -53,8 +53,7 @@ class Generator:
 
         def prepare() -> tuple[list[list[Request]], SequenceOutputs]:
             made = self._requests(prompts, grammars, request_id, arrived_at)
-            parsers = [prompt.make_parser for prompt in prompts]
-            return made, SequenceOutputs(made, self._tokenizer, self._engine.finish, parsers)
+            return made, SequenceOutputs(made, self._tokenizer, self._engine.finish, prompts)
 
         requests, outputs = await self._threads.run(size, prepare)
         everything = [request for siblings in requests for request in siblings]

@@ -36,7 +36,7 @@ class OfflineGenerator:
             self._reader.requests(prompt, str(number), now, self._grammars.get(prompt.params))
             for number, prompt in enumerate(prompts)
         ]
-        outputs = SequenceOutputs(requests, self._tokenizer, self._loop.finish)
+        outputs = SequenceOutputs(requests, self._tokenizer, self._loop.finish, prompts)
         with closing(self._loop.run(request for siblings in requests for request in siblings)) as steps:
             for updates in steps:
                 deltas = outputs.feed(updates)

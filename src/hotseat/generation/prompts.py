@@ -13,7 +13,7 @@ from hotseat.core.limits import check_context
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.core.structured_outputs import TokenConstraint
 from hotseat.errors import InvalidRequestError, PromptTooLongError
-from hotseat.formats import OutputParser
+from hotseat.formats import AnswerParser
 from hotseat.generation.bad_words import BadWords, word_ids
 from hotseat.grammar import Grammar
 from hotseat.text import Tokenizer
@@ -60,7 +60,8 @@ class PromptRequest:
     tenant: str = ""
     deadline_ms: float | None = None  # from arrival to the first token
     cache_salt: str = ""
-    make_parser: Callable[[], OutputParser] | None = None  # splits the text of one sequence
+    make_parser: Callable[[], AnswerParser] | None = None  # splits the text of one sequence
+    hides_reasoning: bool = False  # also in token_ids and logprobs
 
     def __post_init__(self) -> None:
         if self.deadline_ms is not None and not 0 < self.deadline_ms < math.inf:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hotseat.core.batch import RequestUpdate, TokenLogprobs
 from hotseat.core.request import FinishReason, Request, RequestId
-from hotseat.formats import OutputParser
+from hotseat.formats import AnswerParser
+from hotseat.generation.prompts import PromptRequest
 from hotseat.generation.stages import OutputDelta, RequestTimes, stages_for
 from hotseat.text import Detokenizer, Tokenizer
 
@@ -38,7 +39,8 @@ class SequenceOutput:
         *,
         prompt: int = 0,
         index: int = 0,
-        parser: OutputParser | None = None,
+        parser: AnswerParser | None = None,
+        hides_reasoning: bool = False,
     ) -> None:
         params = request.params
         self._request = request
@@ -52,7 +54,7 @@ class SequenceOutput:
             else _NoText()
         )
         self._keeps_stop = params.include_stop_str_in_output
-        self._stages = stages_for(params, parser)
+        self._stages = stages_for(params, parser, hides_reasoning=hides_reasoning)
         self._prompt_logprobs: list[TokenLogprobs] | None = None
 
     def feed(self, update: RequestUpdate) -> OutputDelta | None:
@@ -112,6 +114,7 @@ class _NoText:
 class SequenceOutputs:
     """The outputs of all sequences of some prompts; ``requests`` hold a list for each prompt.
 
+    ``prompts`` tell how answers are parsed.
     ``finish`` is called for a request that a stage has ended: the engine cannot know.
     """
 
@@ -120,12 +123,19 @@ class SequenceOutputs:
         requests: Sequence[Sequence[Request]],
         tokenizer: Tokenizer,
         finish: Callable[[RequestId, FinishReason], object],
-        parsers: Sequence[Callable[[], OutputParser] | None] = (),
+        prompts: Sequence[PromptRequest] = (),
     ) -> None:
-        makers = parsers or [None] * len(requests)
+        asked: Sequence[PromptRequest | None] = prompts or [None] * len(requests)
         self._outputs = {
-            request.id: SequenceOutput(request, tokenizer, prompt=prompt, index=index, parser=make() if make else None)
-            for prompt, (siblings, make) in enumerate(zip(requests, makers, strict=True))
+            request.id: SequenceOutput(
+                request,
+                tokenizer,
+                prompt=prompt,
+                index=index,
+                parser=one.make_parser() if one is not None and one.make_parser is not None else None,
+                hides_reasoning=one is not None and one.hides_reasoning,
+            )
+            for prompt, (siblings, one) in enumerate(zip(requests, asked, strict=True))
             for index, request in enumerate(siblings)
         }
         self.num_open = len(self._outputs)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from hotseat.core.batch import TokenLogprobs
 from hotseat.core.request import FinishReason, SamplingParams
-from hotseat.formats import CallDelta, OutputParser, merge_calls
+from hotseat.formats import AnswerParser, CallDelta, ParsedText, merge_calls
 from hotseat.text import StopStrings
 
 __all__ = ["OutputDelta", "OutputStage", "ParserStage", "RequestTimes", "StopStage", "stages_for"]
@@ -52,6 +52,7 @@ class OutputDelta:
     reasoning: str = ""
     calls: list[CallDelta] | None = None
     num_reasoning_tokens: int = 0
+    num_hidden_tokens: int = 0  # of the reasoning, that are not in token_ids
 
 
 class OutputStage(Protocol):
@@ -96,40 +97,94 @@ class StopStage:
 
 
 class ParserStage:
-    """Split the text into reasoning, content and calls."""
+    """Split the text into reasoning, content and calls; cut reasoning and content at the first stop string.
 
-    __slots__ = ("_parser",)
+    Stop strings are looked for in what the reader sees as text: never in the markers around calls, nor in arguments.
+    """
 
-    def __init__(self, parser: OutputParser) -> None:
+    __slots__ = ("_content_stops", "_hides_reasoning", "_num_unchecked", "_parser", "_reasoning_stops")
+
+    def __init__(self, parser: AnswerParser, params: SamplingParams, *, hides_reasoning: bool = False) -> None:
         self._parser = parser
+        self._hides_reasoning = hides_reasoning
+        include = params.include_stop_str_in_output
+        self._content_stops = StopStrings(params.stop, include=include) if params.stop else None
+        self._reasoning_stops = StopStrings(params.stop, include=include) if params.stop else None
+        self._num_unchecked = params.min_tokens  # tokens whose text cannot match a stop string
 
     def process(self, delta: OutputDelta, pieces: Sequence[str]) -> None:
         """Leave the content in ``text``; token by token, so that the count of those of the reasoning is exact."""
         parser = self._parser
-        texts = pieces if delta.text == "".join(pieces) else [delta.text]  # a stop string may hold some of it back
-        num_tokens = len(texts) - (delta.finish_reason is not None)
-        parts = []
-        for number, text in enumerate(texts):
+        num_tokens = len(pieces) - (delta.finish_reason is not None)
+        reasoning: list[str] = []
+        content: list[str] = []
+        calls: list[CallDelta] = []
+        are_reasoning: list[bool] = []
+        for number, piece in enumerate(pieces):
             was_reasoning = parser.is_reasoning
-            parts.append(parser.feed(text))
-            reasons = was_reasoning or parser.is_reasoning or bool(parts[-1].reasoning)
-            delta.num_reasoning_tokens += reasons and number < num_tokens
-        if delta.finish_reason is not None:
-            parts.append(parser.finish())
-        delta.reasoning = "".join(part.reasoning for part in parts)
-        delta.text = "".join(part.content for part in parts)
-        delta.calls = merge_calls(call for part in parts for call in part.calls)
+            part = parser.feed(piece)
+            if number < num_tokens:
+                are_reasoning.append(was_reasoning or parser.is_reasoning or bool(part.reasoning))
+            is_last = delta.finish_reason is not None and number == len(pieces) - 1
+            stop = self._cut(part, reasoning, content)
+            calls += part.calls
+            if stop is None and is_last:
+                part = parser.finish()
+                calls += part.calls
+                stop = self._cut(part, reasoning, content)
+            if stop is not None or (parser.is_done and not is_last):
+                _end(delta, number + 1, stop)
+                break
+        if delta.finish_reason is not None and delta.stop_reason is None:
+            self._flush(reasoning, content)
+        delta.reasoning, delta.text, delta.calls = "".join(reasoning), "".join(content), merge_calls(calls)
+        delta.num_reasoning_tokens = sum(are_reasoning)
+        if self._hides_reasoning and delta.num_reasoning_tokens:
+            _hide(delta, are_reasoning)
+
+    def _cut(self, part: ParsedText, reasoning: list[str], content: list[str]) -> str | None:
+        """Add the text of ``part``, as far as no stop string ends it; return the one that does."""
+        is_checked = self._num_unchecked <= 0
+        self._num_unchecked -= 1
+        for stops, text, texts in (
+            (self._reasoning_stops, part.reasoning, reasoning),
+            (self._content_stops, part.content, content),
+        ):
+            if stops is None or not is_checked or not text:
+                texts.append(text)
+                continue
+            passed, stop = stops.feed(text)
+            texts.append(passed)
+            if stop is not None:
+                return stop
+        return None
+
+    def _flush(self, reasoning: list[str], content: list[str]) -> None:
+        """Add what was held back because it could have become a stop string."""
+        for stops, texts in ((self._reasoning_stops, reasoning), (self._content_stops, content)):
+            if stops is not None:
+                texts.append(stops.flush())
 
 
-def stages_for(params: SamplingParams, parser: OutputParser | None = None) -> tuple[OutputStage, ...]:
+def stages_for(
+    params: SamplingParams, parser: AnswerParser | None = None, *, hides_reasoning: bool = False
+) -> tuple[OutputStage, ...]:
     """Return the stages that a sequence with ``params`` needs, in order; most need none."""
-    stages: list[OutputStage] = [StopStage(params)] if params.stop else []
     if parser is not None:
-        stages.append(ParserStage(parser))
-    return tuple(stages)
+        return (ParserStage(parser, params, hides_reasoning=hides_reasoning),)
+    return (StopStage(params),) if params.stop else ()
 
 
-def _end(delta: OutputDelta, num_tokens: int, stop: str) -> None:
+def _hide(delta: OutputDelta, are_hidden: Sequence[bool]) -> None:
+    """Take the tokens of the reasoning out of what spells them; they still count."""
+    shown = [at for at in range(len(delta.token_ids)) if at >= len(are_hidden) or not are_hidden[at]]
+    delta.num_hidden_tokens = len(delta.token_ids) - len(shown)
+    delta.token_ids = [delta.token_ids[at] for at in shown]
+    if delta.logprobs is not None:
+        delta.logprobs = [delta.logprobs[at] for at in shown]
+
+
+def _end(delta: OutputDelta, num_tokens: int, stop: str | None) -> None:
     delta.token_ids = delta.token_ids[:num_tokens]
     if delta.logprobs is not None:
         delta.logprobs = delta.logprobs[:num_tokens]

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotseat.core.structured_outputs import StructuredOutputsParams
-from hotseat.grammar.tags import tag_grammar
+from hotseat.grammar.tags import preamble_grammar, tag_grammar
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 __all__ = ["GrammarSource", "json_options", "source_of"]
 
+BODY = "body"  # the name of the form within a grammar that has reasoning before it
 MAX_DEPTH = 64  # of a schema
 DEFAULT_WHITESPACE = r"[ \n\t\r]{1,8}"  # unbounded, small models go on with blanks until max_tokens
 _SCOPED = re.compile(r"^\s*\w+\s*\[[^\]\n]*\b(max_tokens|temperature)\b", re.MULTILINE)
@@ -34,6 +35,22 @@ def source_of(params: StructuredOutputsParams, added_tokens: Mapping[str, int]) 
     Raises:
         InvalidRequestError: it is not JSON where it must be, or cannot be translated.
     """
+    source = _source_of(params, added_tokens)
+    if params.preamble is None:
+        return source
+    head = preamble_grammar(params.preamble, added_tokens, BODY)
+    lenient = None if source.lenient is None else _after(head, source.lenient)
+    return GrammarSource(source.kind, _after(head, source.text), lenient)
+
+
+def _after(head: str, text: str) -> str:
+    """Return a grammar that begins with ``head``, in which the grammar ``text`` has the name BODY."""
+    inner = json.loads(text)["grammars"] if text.startswith("{") else [{"lark_grammar": text}]
+    inner[0]["name"] = BODY
+    return json.dumps({"grammars": [{"lark_grammar": head}, *inner]})
+
+
+def _source_of(params: StructuredOutputsParams, added_tokens: Mapping[str, int]) -> GrammarSource:
     from llguidance import LLMatcher
 
     if params.json is not None or params.json_object:

@@ -1,7 +1,8 @@
 """Structural tags: free text until a trigger, then a form until the end of the tag, and free text again.
 
 Two shapes are read: the old one of vLLM, ``{"structures": [{"begin", "schema", "end"}], "triggers": […]}``, and the
-tree of xgrammar under ``format``, whose node types are in ``_NODES``.
+tree of xgrammar under ``format``, whose node types are in ``_NODES``. Three types are of our own: ``repeat``,
+``text_until`` and ``text_except``, which the formats of calls need.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["TagWriter", "tag_grammar"]
+from hotseat.core.structured_outputs import Preamble
+
+__all__ = ["TagWriter", "preamble_grammar", "tag_grammar"]
 
 MAX_TAGS = 256
+BLANKS = r"/[ \t\r\n]{0,4}/"  # between reasoning and answer
 
 
 def tag_grammar(tag: Any, added_tokens: Mapping[str, int], options: Mapping[str, Any]) -> str:
@@ -33,6 +37,17 @@ def tag_grammar(tag: Any, added_tokens: Mapping[str, int], options: Mapping[str,
         {"begin": _text(one, "begin"), "content": _schema_node(one), "end": _text(one, "end")} for one in structures
     ]
     return writer.grammar(writer.node({"type": "triggered_tags", "triggers": triggers, "tags": tags}))
+
+
+def preamble_grammar(preamble: Preamble, added_tokens: Mapping[str, int], body: str) -> str:
+    """Return the Lark grammar of reasoning and, after it, the grammar with the name ``body``."""
+    writer = TagWriter(added_tokens, {})
+    start = f"{writer.literal(preamble.answer_open)} @{body}".strip()
+    if preamble.close:
+        ending = f"{writer.text_until(preamble.close)} {writer.rule(BLANKS)}"
+        reasoning = ending if not preamble.open else f"{writer.literal(preamble.open)} {ending}"
+        start = f"{writer.rule(reasoning)}{'?' if preamble.open else ''} {start}"
+    return writer.grammar(start)
 
 
 class TagWriter:
@@ -75,6 +90,8 @@ class TagWriter:
     def text_until(self, trigger: str) -> str:
         """Return an expression for any text up to and with ``trigger``."""
         pieces = self._pieces(trigger)
+        if not pieces:
+            raise ValueError("text needs an end")
         if isinstance(pieces[0], int):
             return self.rule(rf"/(.|\n)*/ {self.literal(trigger)}")
         head = self.rule(rf"/(.|\n)*{_escaped(pieces[0])}/", "[lazy]")
@@ -170,11 +187,26 @@ def _triggered(writer: TagWriter, node: Mapping[str, Any]) -> str:
     return f"{calls}{'+' if node.get('at_least_one') else '*'} {writer.text()}"
 
 
+def _repeat(writer: TagWriter, node: Mapping[str, Any]) -> str:
+    most = node.get("max")
+    element = writer.rule(writer.node(node.get("element")))
+    return f"{element}{{0,{most}}}" if isinstance(most, int) else f"{element}*"
+
+
+def _text_except(writer: TagWriter, node: Mapping[str, Any]) -> str:
+    """Any text that does not begin, after blanks, with one of some characters."""
+    first = _escaped(_text(node, "first"))
+    return writer.rule(rf"/\s*([^\s{first}](.|\n)*)?/")
+
+
 _NODES: dict[str, Callable[[TagWriter, Mapping[str, Any]], str]] = {
     "sequence": _sequence,
     "or": _either,
     "tag": _tag,
     "triggered_tags": _triggered,
+    "repeat": _repeat,
+    "text_until": lambda writer, node: writer.text_until(_text(node, "text")),
+    "text_except": _text_except,
     "any_text": lambda writer, _: writer.text(),
     "const_string": lambda writer, node: writer.literal(_text(node, "value")) or EMPTY,
     "regex": lambda writer, node: "/" + _text(node, "pattern").replace("/", "\\x2f") + "/",

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotseat.core.request import SamplingParams, StructuredOutputsParams
+from hotseat.core.structured_outputs import Preamble
 from hotseat.errors import InvalidRequestError
-from hotseat.formats import CallDelta, OutputFormat, OutputParser, detect_format
+from hotseat.formats import AnswerParser, CallDelta, OutputFormat, calls_after_text, either, forced_calls, make_parser
 from hotseat.generation import OutputDelta
 from hotseat.server.schema import ChatCompletionRequest
+from hotseat.server.tool_history import with_history, with_tools
+from hotseat.server.tools import ToolChoice, tool_choice
 
 __all__ = ["ChatForm", "chat_form", "parsed_deltas", "parsed_message"]
 
-MAX_TOOLS = 256
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-detect = lru_cache(maxsize=8)(detect_format)
+MAX_CHOICES_BESIDE_CALLS = 256  # of an answer that may be a call instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,113 +27,144 @@ class ChatForm:
     """The tools and the reasoning of a chat request."""
 
     output_format: OutputFormat
-    tools: Sequence[dict[str, Any]] = ()  # to be shown to the model; none: no call is looked for
-    forced: tuple[str, ...] = ()  # names, of which one must be called
-    has_named_tool: bool = False
+    choice: ToolChoice = field(default_factory=ToolChoice)
+    may_reason: bool = True  # False: the request forbids it
+    continued: str | None = None  # the text that the answer goes on with
+
+    @property
+    def tools(self) -> Sequence[dict[str, Any]]:
+        """Return the tools to be shown to the template."""
+        return self.choice.shown if self.output_format.template_has_tools else ()
+
+    @property
+    def has_named_tool(self) -> bool:
+        """Tell whether the request names the tool that is to be called."""
+        return self.choice.is_named
 
     @property
     def is_parsed(self) -> bool:
         """Tell whether answers are split."""
-        return bool(self.tools) or self.output_format.reasoning is not None
+        found = self.output_format
+        return bool(self.choice.callable) or found.reasoning is not None or found.is_harmony
 
     def messages(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the messages; where the template shows no tools, a system message tells of them."""
-        if not self.tools or self.output_format.template_has_tools:
+        """Return the messages as the template can show them; where it shows no tools, one tells of them."""
+        messages = with_history(messages, self.output_format)
+        if not self.choice.shown or self.output_format.template_has_tools:
             return messages
-        listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in self.tools)
-        text = (
-            "You may call one of these functions. To call one, answer with nothing but a JSON object "
-            f'{{"name": function name, "parameters": object of arguments}}.\n{listed}'
-        )
-        if messages and messages[0].get("role") == "system" and isinstance(messages[0].get("content"), str):
-            return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
-        return [{"role": "system", "content": text}, *messages]
+        return with_tools(messages, self.choice.shown, self.output_format)
 
-    def constrained(self, params: SamplingParams) -> SamplingParams:
-        """Return ``params`` that hold the answer to a call, where one is forced."""
-        if self.tools and self.output_format.tools.begin and params.skip_special_tokens:  # markers may be such tokens
+    def constrained(self, params: SamplingParams, prompt: str, *, shows_special: bool = False) -> SamplingParams:
+        """Return ``params`` that hold the answer to its form, after the reasoning if there is any.
+
+        ``shows_special``: some markers are special tokens, which the parser must see.
+
+        Raises:
+            InvalidRequestError: a call is forced and another form is asked for, or a tool has no form.
+        """
+        if shows_special and self.is_parsed and params.skip_special_tokens:
             params = replace(params, skip_special_tokens=False)
-        if not self.forced:
-            return params
-        if params.structured_outputs is not None:
+        form = params.structured_outputs
+        if self.choice.is_forced and form is not None:
             raise InvalidRequestError("A forced call and another form exclude each other.", param="tool_choice")
-        written = self.output_format.tools
-        tags = [
-            {
-                "type": "tag",
-                "begin": written.call.format(name=json.dumps(tool["function"]["name"])),
-                "content": {
-                    "type": "json_schema",
-                    "json_schema": tool["function"].get("parameters") or {"type": "object"},
-                },
-                "end": written.call_end,
-            }
-            for tool in self.tools
-            if tool["function"]["name"] in self.forced
-        ]
-        tree = {"format": {"type": "or", "elements": tags}}
-        return replace(
-            params, structured_outputs=StructuredOutputsParams.from_values({"structural_tag": tree}, "tools")
-        )
+        calls = self._calls_form(form)
+        form = calls or form
+        if form is None:
+            return params
+        preamble = self._preamble(prompt, is_answer=calls is None)
+        return replace(params, structured_outputs=replace(form, preamble=preamble))
 
-    def parser(self, prompt: str, params: SamplingParams) -> Callable[[], OutputParser] | None:
+    def parser(self, prompt: str) -> Callable[[], AnswerParser] | None:
         """Return what makes the parsers of the answers to ``prompt``, as it was rendered."""
         if not self.is_parsed:
             return None
-        reasoning = self.output_format.reasoning
-        # A form binds from the first token on, so there is no reasoning before it.
-        is_free = params.structured_outputs is None
-        in_reasoning = reasoning is not None and is_free and prompt.rstrip().endswith(reasoning[0])
-        return lambda: OutputParser(self.output_format, has_tools=bool(self.tools), in_reasoning=in_reasoning)
+        found, choice, in_reasoning = self.output_format, self.choice, self._is_in_reasoning(prompt)
+        max_calls = 1 if choice.is_single else None
+        return lambda: make_parser(
+            found, tools=choice.callable, prompt=prompt, in_reasoning=in_reasoning, max_calls=max_calls
+        )
+
+    def _calls_form(self, form: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
+        """Return the form of an answer with calls, where they are held to one."""
+        choice, found = self.choice, self.output_format
+        answer = None if form is None else _node(form)
+        if not choice.callable or not (choice.is_forced or answer or (choice.is_restricted and form is None)):
+            return None
+        try:
+            if choice.is_forced:
+                # Small models that were never trained to call go on calling: one is enough for them.
+                several = not choice.is_single and found.template_has_tools
+                node = forced_calls(found, choice.callable, several=several)
+            elif answer is not None:
+                calls = forced_calls(found, choice.callable, several=not choice.is_single)
+                node = either(calls, answer, found)
+            else:
+                node = calls_after_text(found, choice.callable, several=not choice.is_single)
+        except ValueError as error:
+            raise InvalidRequestError(f"`tools` cannot be used: {error}", param="tools") from None
+        made = StructuredOutputsParams.from_values({"structural_tag": {"format": node}}, "tools")
+        if form is None:
+            return made
+        return replace(
+            made,
+            whitespace_pattern=form.whitespace_pattern,
+            disable_any_whitespace=form.disable_any_whitespace,
+            param=form.param,
+        )
+
+    def _preamble(self, prompt: str, *, is_answer: bool) -> Preamble | None:
+        """Return the reasoning that stands before the form."""
+        found = self.output_format
+        answer_open = found.answer_open if is_answer else ""
+        opened, closed = found.reasoning or ("", "")
+        if not closed or not self.may_reason or prompt.rstrip().endswith(closed) or self._has_answer_begun(prompt):
+            opened = closed = ""
+        elif self._is_in_reasoning(prompt):
+            opened = ""
+        return Preamble(opened, closed, answer_open) if closed or answer_open else None
+
+    def _is_in_reasoning(self, prompt: str) -> bool:
+        """Tell whether the prompt has opened the reasoning and not closed it."""
+        if self.output_format.reasoning is None:
+            return False
+        opened, closed = self.output_format.reasoning
+        if self.continued is not None:
+            return self.continued.rfind(opened) > self.continued.rfind(closed)
+        return prompt.rstrip().endswith(opened.rstrip())
+
+    def _has_answer_begun(self, prompt: str) -> bool:
+        return self.continued is not None and not self._is_in_reasoning(prompt)
 
 
-def chat_form(body: ChatCompletionRequest, template: str) -> ChatForm:
+def _node(form: StructuredOutputsParams) -> dict[str, Any] | None:
+    """Return ``form`` as a node of a structural tag; ``None`` where it is a grammar, which none can hold."""
+    if form.json is not None and not form.disable_additional_properties:
+        try:
+            return {"type": "json_schema", "json_schema": json.loads(form.json)}
+        except (ValueError, RecursionError):
+            return None  # the compiler tells what is wrong with it
+    if form.json_object:
+        return {"type": "json_schema", "json_schema": {"type": "object"}}
+    if form.choice is not None and len(form.choice) <= MAX_CHOICES_BESIDE_CALLS:
+        return {"type": "or", "elements": [{"type": "const_string", "value": one} for one in form.choice]}
+    return {"type": "regex", "pattern": form.regex} if form.regex is not None else None
+
+
+def chat_form(body: ChatCompletionRequest, output_format: OutputFormat) -> ChatForm:
     """Return what ``body`` asks for, checked.
 
     Raises:
         InvalidRequestError: tools or tool_choice are wrong; ``param`` names the field.
     """
-    output_format = detect(template)
-    if body.include_reasoning is False and output_format.reasoning and (body.logprobs or body.return_token_ids):
-        raise InvalidRequestError(
-            "`include_reasoning` false hides reasoning, which `logprobs` and `return_token_ids` would spell.",
-            param="include_reasoning",
-        )
-    if body.tools is None:
-        if body.tool_choice not in (None, "none", "auto"):
-            raise InvalidRequestError("`tool_choice` needs `tools`.", param="tool_choice")
-        return ChatForm(output_format=output_format)
-    names = _check_tools(body.tools)
-    choice = body.tool_choice
-    if choice == "none":
-        return ChatForm(output_format=output_format)
-    if isinstance(choice, dict):
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if choice.get("type") != "function" or name not in names:
-            raise InvalidRequestError("`tool_choice` must name one of `tools` as a function.", param="tool_choice")
-        return ChatForm(output_format=output_format, tools=body.tools, forced=(name,), has_named_tool=True)
-    forced = tuple(names) if choice == "required" else ()
-    return ChatForm(output_format=output_format, tools=body.tools, forced=forced)
-
-
-def _check_tools(tools: list[dict[str, Any]]) -> list[str]:
-    if not 0 < len(tools) <= MAX_TOOLS:
-        raise InvalidRequestError(f"`tools` must be a list of 1 to {MAX_TOOLS}, or left out.", param="tools")
-    names: list[str] = []
-    for number, tool in enumerate(tools):
-        function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict):
-            raise InvalidRequestError(f"tools[{number}] must have the type function and a function.", param="tools")
-        name = function.get("name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidRequestError(f"tools[{number}] needs a name of letters, digits, _, . and -.", param="tools")
-        if name in names:
-            raise InvalidRequestError(f"`tools` has {name!r} twice.", param="tools")
-        if not isinstance(function.get("parameters"), dict | None):
-            raise InvalidRequestError(f"tools[{number}].function.parameters must be an object.", param="tools")
-        names.append(name)
-    return names
+    options = body.chat_template_kwargs or {}
+    may_reason = options.get("enable_thinking", options.get("thinking")) is not False
+    last = body.messages[-1].content
+    return ChatForm(
+        output_format=output_format,
+        choice=tool_choice(body),
+        may_reason=may_reason and body.reasoning_effort != "none",
+        continued=last if body.continue_final_message and isinstance(last, str) else None,
+    )
 
 
 def parsed_message(

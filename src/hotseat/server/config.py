@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotseat.errors import ConfigError
+from hotseat.formats import reasoning_parser_names, tool_parser_names
 
 __all__ = ["ServerConfig"]
 
@@ -52,6 +53,14 @@ class ServerConfig:
     served_model_name: tuple[str, ...] = field(
         default=(), metadata={"help": "name or names under which the model is served; by default its own"}
     )
+    tool_call_parser: str | None = field(
+        default=None,
+        metadata={"help": "format in which the model calls tools; by default found by the chat template"},
+    )
+    reasoning_parser: str | None = field(
+        default=None,
+        metadata={"help": "format of the model's reasoning; by default found by the chat template"},
+    )
     protect_metrics: bool = field(default=False, metadata={"help": "ask for the API key at /metrics too"})
     allowed_origins: tuple[str, ...] = field(
         default=(),
@@ -92,6 +101,9 @@ class ServerConfig:
         for name in ("api_key", "admin_api_key"):
             if not all(key.strip("= ") for key in getattr(self, name)):
                 raise ConfigError(f"{name} must not be empty")  # the key is a secret: no message repeats it
+        for name, known in (("tool_call_parser", tool_parser_names()), ("reasoning_parser", reasoning_parser_names())):
+            value = getattr(self, name)
+            _check(value is None or value in known, f"{name} must be one of {', '.join(known)}", value)
         _check(all(self.allowed_hosts), "allowed_hosts must not be empty", self.allowed_hosts)
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise ConfigError("ssl_keyfile and ssl_certfile must be given together")

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
-from hotseat.formats import OutputParser
+from hotseat.formats import AnswerParser
 from hotseat.generation import PromptRequest
 from hotseat.server.body import read_json
 from hotseat.server.calls import ChatForm, chat_form
@@ -81,17 +81,18 @@ async def answer_chat(
     """
     context = context_of(request)
     _check(body, context)
-    template = context.services.chat_template
-    form = chat_form(body, template.source if template else "")
-    params = form.constrained(chat_sampling(body, context.services.sampling_defaults))
+    services = context.services
+    form = chat_form(body, services.output_format)
+    params = chat_sampling(body, services.sampling_defaults)
     prompt = await chat_prompt(body, context, form)
+    params = form.constrained(params, prompt, shows_special=services.has_special_markers)
     metadata = replace(
         _metadata(body, context, id_prefix, [prompt], params),
         is_parsed=form.is_parsed,
         shows_reasoning=body.include_reasoning is not False,
         has_named_tool=form.has_named_tool,
     )
-    return _respond(request, body, metadata, make_writer(metadata), [prompt], params, form.parser(prompt, params))
+    return _respond(request, body, metadata, make_writer(metadata), [prompt], params, form.parser(prompt))
 
 
 def _openai_writer(request: Request, body: GenerationRequest, metadata: ResponseMetadata) -> StreamWriter | WholeWriter:
@@ -141,9 +142,10 @@ async def chat_prompt(
 
     def render() -> str:
         messages = [message.model_dump(exclude_unset=True) for message in body.messages or ()]
-        if form is not None and form.tools:
+        if form is not None:
             messages = form.messages(messages)
-            options["tools"] = form.tools
+            if form.tools:
+                options["tools"] = form.tools
         return template.render(messages, **options)
 
     return await asyncio.to_thread(render)
@@ -157,8 +159,7 @@ async def chat_tokens(body: ChatCompletionRequest, context: ServerContext) -> li
         InvalidRequestError: a field cannot be honoured, or the model's template does not take the chat.
     """
     _check(body, context)
-    template = context.services.chat_template
-    prompt = await chat_prompt(body, context, chat_form(body, template.source if template else ""))
+    prompt = await chat_prompt(body, context, chat_form(body, context.services.output_format))
     return await context.services.generator.tokenize(prompt, add_special_tokens=bool(body.add_special_tokens))
 
 
@@ -261,7 +262,7 @@ def _respond(
     writer: StreamWriter | WholeWriter,
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
-    make_parser: Callable[[], OutputParser] | None = None,
+    make_parser: Callable[[], AnswerParser] | None = None,
 ) -> Response:
     context, request_context = context_of(request), request_context_of(request)
     if not request_context.has_own_id:
@@ -283,6 +284,7 @@ def _respond(
             deadline_ms=body.deadline_ms,
             cache_salt=salt,
             make_parser=make_parser,
+            hides_reasoning=not metadata.shows_reasoning,
         )
         for prompt in prompts
     ]

@@ -95,7 +95,7 @@ class UsageCounter:
         choice = delta.prompt * self.metadata.n + delta.index
         if delta.prompt_token_ids is not None:
             self._note_prompt(delta.prompt_token_ids, delta)
-        self.completion_tokens[choice] += len(delta.token_ids)
+        self.completion_tokens[choice] += len(delta.token_ids) + delta.num_hidden_tokens
         if self.metadata.is_parsed:
             self._note_parts(choice, delta)
         if delta.finish_reason is not None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from hotseat.engine import Engine
+from hotseat.formats import OutputFormat, choose_format
 from hotseat.generation import Generator
 from hotseat.text import ChatTemplate, Tokenizer
 
@@ -47,3 +50,24 @@ class ServerServices:
     determinism: Mapping[str, object] = field(default_factory=dict)  # what is promised about the bits of answers
     observe_loop_lag: Callable[[float], None] | None = None  # told how late the event loop was, many times a second
     tick: Callable[[float], None] | None = None  # told the time of the engine's clock about once a second
+    tool_call_parser: str | None = None  # the format of calls, by name; None: by the chat template
+    reasoning_parser: str | None = None  # the same of reasoning
+    output_format: OutputFormat = field(init=False)
+    has_special_markers: bool = field(init=False)  # markers of the format are special tokens
+
+    def __post_init__(self) -> None:
+        template = self.chat_template
+        found = choose_format(
+            template.source if template else "",
+            partial(_render, template) if template else None,
+            tool_parser=self.tool_call_parser,
+            reasoning_parser=self.reasoning_parser,
+        )
+        markers = " ".join((*found.tools.markers, *(found.reasoning or ())))
+        special = (token for token, id_ in self.tokenizer.added_tokens().items() if self.tokenizer.is_special(id_))
+        object.__setattr__(self, "output_format", found)
+        object.__setattr__(self, "has_special_markers", any(token in markers for token in special if token))
+
+
+def _render(template: ChatTemplate, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+    return template.render(messages, tools=tools, add_generation_prompt=False)

@@ -98,8 +98,8 @@ def _services(
     files: Mapping[str, IO[str]],
     started_at: float,
 ) -> ServerServices:
-    scheduling, model = components.scheduler_config, components.model
-    names = config.served_model_name or (model.name,)
+    scheduling = components.scheduler_config
+    names = config.served_model_name or (components.model.name,)
     metrics = EngineMetrics(
         max_model_len=scheduling.max_model_len,
         num_blocks=scheduling.num_kv_blocks,
@@ -124,10 +124,10 @@ def _services(
         engine=engine,
         generator=Generator(engine, components.tokenizer, components.limits),
         tokenizer=components.tokenizer,
-        model=ModelInfo(
-            served_names=names, max_model_len=scheduling.max_model_len, created=int(time.time()), root=str(model.path)
-        ),
+        model=_model_info(components, names),
         chat_template=components.chat_template,
+        tool_call_parser=config.tool_call_parser,
+        reasoning_parser=config.reasoning_parser,
         sampling_defaults=components.sampling_defaults,
         render_metrics=exposition.render,
         honours_priority=components.scheduler.policy.uses_priority,
@@ -140,6 +140,15 @@ def _services(
         determinism=asdict(components.runner.determinism),
         observe_loop_lag=metrics.loop_lags.observe,
         tick=None if observers.disable_log_stats else StatsLog(metrics).tick,
+    )
+
+
+def _model_info(components: EngineComponents, names: tuple[str, ...]) -> ModelInfo:
+    return ModelInfo(
+        served_names=names,
+        max_model_len=components.scheduler_config.max_model_len,
+        created=int(time.time()),
+        root=str(components.model.path),
     )
 
 
