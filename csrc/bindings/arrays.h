@@ -68,4 +68,40 @@ inline void check_chunk(const Chunk& chunk, const Sequences& sequences, const Se
     for (int i = 0; i < num_blocks; ++i) check_range("a block id", blocks[i], 0, limits.num_kv_blocks - 1);
 }
 
+// Pointers into a dictionary of arrays whose first dimension is `rows` or more.
+struct ArraysOf {
+    const nanobind::dict& arrays;
+    size_t rows;
+
+    template <class T>
+    T* of(const char* name, size_t more = 0) const {
+        return checked_array<T>(arrays, name, {rows + more}).data();
+    }
+    template <class T>
+    T* matrix(const char* name, size_t columns) const {
+        return checked_array<T>(arrays, name, {rows, columns}).data();
+    }
+    template <class T>
+    size_t stride(const char* name) const {
+        return checked_array<T>(arrays, name, {rows, 0}).shape(1);
+    }
+};
+
+inline LogprobArrays logprobs_in(const nanobind::dict& arrays, size_t rows) {
+    const ArraysOf a{arrays, rows};
+    const size_t columns = a.stride<int32_t>("top_ids");
+    return {a.of<float>("logprob"), a.of<int32_t>("rank"), a.matrix<int32_t>("top_ids", columns),
+            a.matrix<float>("top_logprobs", columns), columns};
+}
+
+inline RaggedArrays ragged_in(const nanobind::dict& arrays, int num_seats, int vocab_size) {
+    const int32_t* offsets = checked_array<int32_t>(arrays, "offsets", {static_cast<size_t>(num_seats) + 1}).data();
+    const auto ids = checked_array<int32_t>(arrays, "ids", {0});
+    check_range("the first offset", offsets[0], 0, 0);
+    for (int i = 0; i < num_seats; ++i)
+        check_range("an offset", offsets[i + 1], offsets[i], static_cast<int64_t>(ids.shape(0)));
+    for (size_t i = 0; i < ids.shape(0); ++i) check_range("a token id", ids.data()[i], 0, vocab_size - 1);
+    return {offsets, ids.data(), checked_array<float>(arrays, "values", {ids.shape(0)}).data()};
+}
+
 }  // namespace hotseat

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -40,42 +41,6 @@ StoredMatrix matrix_of(const std::string& kind, const Bytes& data) {
 }
 
 std::vector<float> vector_of(const Floats& data) { return {data.data(), data.data() + data.shape(0)}; }
-
-// Pointers into a dictionary of arrays whose first dimension is `rows` or more.
-struct ArraysOf {
-    const nb::dict& arrays;
-    size_t rows;
-
-    template <class T>
-    T* of(const char* name, size_t more = 0) const {
-        return checked_array<T>(arrays, name, {rows + more}).data();
-    }
-    template <class T>
-    T* matrix(const char* name, size_t columns) const {
-        return checked_array<T>(arrays, name, {rows, columns}).data();
-    }
-    template <class T>
-    size_t stride(const char* name) const {
-        return checked_array<T>(arrays, name, {rows, 0}).shape(1);
-    }
-};
-
-LogprobArrays logprobs_in(const nb::dict& arrays, size_t rows) {
-    const ArraysOf a{arrays, rows};
-    const size_t columns = a.stride<int32_t>("top_ids");
-    return {a.of<float>("logprob"), a.of<int32_t>("rank"), a.matrix<int32_t>("top_ids", columns),
-            a.matrix<float>("top_logprobs", columns), columns};
-}
-
-RaggedArrays ragged_in(const nb::dict& arrays, int num_seats, int vocab_size) {
-    const int32_t* offsets = checked_array<int32_t>(arrays, "offsets", {static_cast<size_t>(num_seats) + 1}).data();
-    const auto ids = checked_array<int32_t>(arrays, "ids", {0});
-    check_range("the first offset", offsets[0], 0, 0);
-    for (int i = 0; i < num_seats; ++i)
-        check_range("an offset", offsets[i + 1], offsets[i], static_cast<int64_t>(ids.shape(0)));
-    for (size_t i = 0; i < ids.shape(0); ++i) check_range("a token id", ids.data()[i], 0, vocab_size - 1);
-    return {offsets, ids.data(), checked_array<float>(arrays, "values", {ids.shape(0)}).data()};
-}
 
 SeatArrays seats_in(const nb::dict& arrays, const DecoderLimits& limits, int vocab_size) {
     const ArraysOf a{arrays, static_cast<size_t>(limits.max_num_seqs)};
@@ -170,7 +135,7 @@ public:
     nb::list step(const nb::list& chunks) {
         chunks_.clear();
         for (nb::handle chunk : chunks) chunks_.push_back(chunk_in(chunk));
-        num_samples_ = 0;
+        num_samples_ = num_tokens_ = 0;
         {
             nb::gil_scoped_release release;
             for (const Chunk& chunk : chunks_)
@@ -178,6 +143,7 @@ public:
             const BatchCounts counts = flattener_.value().flatten(chunks_);
             decoder_.step(counts);
             num_samples_ = counts.num_samples;
+            num_tokens_ = counts.num_tokens;
             flattener_->append_sampled(results_.token_ids, num_samples_);
         }
         nb::list token_ids;
@@ -193,6 +159,19 @@ public:
         return {decoder_.logits(),
                 {static_cast<size_t>(num_rows), static_cast<size_t>(decoder_.vocab_size())},
                 nb::find(this)};
+    }
+    nb::ndarray<float, nb::numpy, nb::ndim<2>> hidden(int first, int end) {
+        check_range("end", end, 0, num_tokens_);
+        check_range("first", first, 0, end);
+        const size_t rows = end - first, columns = decoder_.hidden_size();
+        auto values = std::make_unique<float[]>(rows * columns);
+        {
+            nb::gil_scoped_release release;
+            decoder_.write_hidden(first, end, values.get());
+        }
+        float* data = values.get();
+        nb::capsule owner(values.release(), [](void* p) noexcept { delete[] static_cast<float*>(p); });
+        return {data, {rows, columns}, owner};
     }
 
     nb::typed<nb::dict, nb::str, double> step_seconds() {
@@ -210,8 +189,8 @@ private:
     const DecoderLimits limits_;
     Sequences sequences_{};
     SeatArrays seats_{};
-    int num_samples_ = 0;                 // of the last step
-    std::optional<Flattener> flattener_;  // once bound
+    int num_samples_ = 0, num_tokens_ = 0;  // of the last step
+    std::optional<Flattener> flattener_;    // once bound
     ResultArrays results_{};
     std::vector<Chunk> chunks_;  // of a step
     nb::list kept_;
@@ -354,6 +333,8 @@ NB_MODULE(_native, m) {
         .def("step", &BoundDecoder::step, nb::arg("chunks"),
              nb::sig("def step(self, chunks: list[hotseat.core.batch.Chunk]) -> list[int | None]"),
              "Compute a list of Chunk; return a token id for each that samples, None where that failed.")
+        .def("hidden", &BoundDecoder::hidden, nb::arg("first"), nb::arg("end"),
+             "Rows [first, end) of the last step after the output norm.")
         .def("logits", &BoundDecoder::logits, nb::arg("num_rows"),
              "A view of the logits of the last step's sampling rows; the next "
              "step overwrites it.")

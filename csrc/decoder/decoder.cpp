@@ -253,6 +253,17 @@ void Decoder::compute_logits(const int32_t* rows, int num_rows, int worker, floa
     multiply(output_, worker, num_rows, logits, logits_stride_, Epilogue::store);
 }
 
+void Decoder::write_hidden(int first, int end, float* out) const {
+    const size_t hidden = shape_.hidden_size;
+    for (size_t row = first; row < static_cast<size_t>(end); ++row, out += hidden) {
+        const float* x = x_.as<float>() + row * hidden;
+        if (output_norm_.exists())
+            norm_row(output_norm_, x, out);
+        else
+            std::copy(x, x + hidden, out);
+    }
+}
+
 void Decoder::finish_logits(float* logits) const {
     if (!output_bias_.empty()) kernels_.add_scaled(logits, output_bias_.data(), shape_.vocab_size, 1.0f);
     if (shape_.logit_scale != 1.0f) kernels_.scale(logits, shape_.vocab_size, shape_.logit_scale);

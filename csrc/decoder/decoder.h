@@ -134,6 +134,9 @@ public:
     // Logits of the last step's sampling rows: float[num_samples][vocab_size].
     const float* logits() const { return logits_.as<float>(); }
     int vocab_size() const { return shape_.vocab_size; }
+    int hidden_size() const { return shape_.hidden_size; }
+    // Write rows [first, end) of the last step after the output norm: float[end - first][hidden_size].
+    void write_hidden(int first, int end, float* out) const;
 
 private:
     // An item of attention work. partition >= 0: a decode's partition, whose result waits

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -123,6 +124,8 @@ class FakeRunner:
             output.prompt_logprobs[chunk.request_id] = [
                 _logprobs(token_id, params.prompt_logprobs) for token_id in seat.token_ids[chunk.start + 1 : last + 1]
             ]
+        if chunk.samples and seat.taken.pooling is not None:
+            output.pooled[chunk.request_id] = np.array([len(seat.token_ids), seat.token_ids[0], 1], np.float32)
         if chunk.samples:
             token_id = self._masked(chunk.seat, self._next_token(seat))
             seat.token_ids.append(token_id)

@@ -63,6 +63,7 @@ class NewRequest(NamedTuple):
     params: SamplingParams
     seed: int
     eos_token_ids: frozenset[int]  # masked while fewer than params.min_tokens were sampled
+    pooling: str | None = None  # "last" or "mean": the final hidden states are wanted, put together so
 
 
 class BlockAppend(NamedTuple):
@@ -146,6 +147,8 @@ class StepOutput:
     # For requests with params.prompt_logprobs: one entry per prompt position computed in this
     # step, for positions start+1 .. end of the prompt (position 0 has none).
     prompt_logprobs: dict[RequestId, list[TokenLogprobs]] = field(default_factory=dict)
+    # For requests with a pooling whose prompt ends in this step: float32[hidden_size] each, after the final norm.
+    pooled: dict[RequestId, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,6 +159,7 @@ class RequestUpdate:
     new_token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None  # parallel to new_token_ids when asked for
     prompt_logprobs: list[TokenLogprobs] | None = None
+    pooled: Any = None  # float32[hidden_size] of a request with a pooling
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None  # the stop_token_ids entry that ended it; None for EOS
     error: str | None = None  # for FinishReason.ERROR

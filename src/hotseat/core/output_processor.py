@@ -88,7 +88,9 @@ class OutputProcessor:
                 request.collected_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
             if chunk.samples:
                 assert request.id in tokens, f"step {batch.step}: the runner left {request.id} without a token"
-                updates.append(self._process_first_token(request, tokens[chunk.request_id], now))
+                update = self._process_first_token(request, tokens[chunk.request_id], now)
+                update.pooled = output.pooled.get(chunk.request_id)
+                updates.append(update)
 
     def _process_first_token(self, request: Request, sampled: SampledTokens, now: float) -> RequestUpdate:
         """Append the token that ends a prefill: the first one, or the next one after a preemption."""

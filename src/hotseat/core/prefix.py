@@ -45,8 +45,8 @@ class PrefixCache:
 
     def match(self, request: Request) -> Match:
         """Return the blocks that hold the beginning of ``request``, and the owner of what comes after them."""
-        if not self._is_enabled or request.collected_logprobs is not None:
-            return Match([])  # prompt log-probabilities need every row to be computed
+        if not self._is_enabled or request.collected_logprobs is not None or request.pooling == "mean":
+            return Match([])  # prompt log-probabilities and a mean need every row to be computed
         blocks: list[Block] = []
         parent: int | str = request.cache_salt
         slices = self._slices(request, request.num_tokens)

@@ -122,6 +122,7 @@ class Request:
     deadline_at: float | None = None  # instant by which the first token is wanted
     constraint: TokenConstraint | None = None  # its grammar; goes on with each token that is sampled
     cache_salt: str = ""  # only requests with the same salt share cached blocks
+    pooling: str | None = None  # "last" or "mean": its final hidden states are wanted, put together so
     # Owned by the scheduler:
     status: RequestStatus = RequestStatus.WAITING
     output_token_ids: list[int] = field(default_factory=list)

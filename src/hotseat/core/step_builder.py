@@ -53,6 +53,7 @@ class StepBuilder:
                 params=request.params,
                 seed=request.seed,
                 eos_token_ids=request.eos_token_ids,
+                pooling=request.pooling,
             )
         )
 

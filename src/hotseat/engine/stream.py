@@ -27,6 +27,8 @@ def merge_update(into: RequestUpdate, later: RequestUpdate) -> None:
         into.logprobs = [*(into.logprobs or ()), *later.logprobs]
     if later.prompt_logprobs is not None:
         into.prompt_logprobs = [*(into.prompt_logprobs or ()), *later.prompt_logprobs]
+    if later.pooled is not None:
+        into.pooled = later.pooled
     into.finish_reason = later.finish_reason
     into.stop_token_id = later.stop_token_id
     into.error = later.error

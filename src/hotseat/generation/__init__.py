@@ -3,6 +3,7 @@
 Must not know: HTTP, models' weights, seats, blocks, how a batch is formed.
 """
 
+from hotseat.generation.embeddings import embedding_of
 from hotseat.generation.generator import Generator
 from hotseat.generation.offline import OfflineGenerator
 from hotseat.generation.prompts import ModelLimits, PromptRequest
@@ -17,4 +18,5 @@ __all__ = [
     "PromptRequest",
     "RequestTimes",
     "SequenceOutput",
+    "embedding_of",
 ]

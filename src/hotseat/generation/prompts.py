@@ -49,7 +49,7 @@ class PromptRequest:
     """A prompt, as text or token ids, and how to continue it.
 
     Raises:
-        InvalidRequestError: ``deadline_ms`` is no positive number.
+        InvalidRequestError: ``deadline_ms`` is no positive number, or there is no such ``pooling``.
     """
 
     prompt: str | list[int]
@@ -62,12 +62,15 @@ class PromptRequest:
     cache_salt: str = ""
     make_parser: Callable[[], AnswerParser] | None = None  # splits the text of one sequence
     hides_reasoning: bool = False  # also in token_ids and logprobs
+    pooling: str | None = None  # "last" or "mean": the deltas bring its final hidden states, put together so
 
     def __post_init__(self) -> None:
         if self.deadline_ms is not None and not 0 < self.deadline_ms < math.inf:
             raise InvalidRequestError(
                 f"deadline_ms must be a positive number, not {self.deadline_ms!r}", param="deadline_ms"
             )
+        if self.pooling not in (None, "last", "mean"):
+            raise InvalidRequestError(f'pooling must be "last" or "mean", not {self.pooling!r}', param="pooling")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,7 @@ class PromptReader:
                 deadline_at=deadline_at,
                 constraint=self._constraint(grammar, words),
                 cache_salt=prompt.cache_salt,
+                pooling=prompt.pooling,
             )
             for index, child_id in enumerate(ids)
         ]

@@ -83,6 +83,7 @@ class SequenceOutput:
         delta = OutputDelta(self.prompt, self.index, "", token_ids, update.logprobs, update.num_cached_tokens)
         visible = token_ids
         if reason is not None:
+            delta.pooled = update.pooled
             delta.finish_reason, delta.stop_reason, delta.error = reason.value, update.stop_token_id, update.error
             if reason is FinishReason.STOP and not self._keeps_stop:
                 visible = token_ids[:-1]  # the token that ended the sequence, an EOS or a stop token

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hotseat.core.batch import TokenLogprobs
 from hotseat.core.request import FinishReason, SamplingParams
@@ -48,6 +48,7 @@ class OutputDelta:
     times: RequestTimes | None = None  # in the last delta
     prompt_token_ids: list[int] | None = None  # once per prompt, in the first delta
     prompt_logprobs: list[TokenLogprobs] | None = None  # beside prompt_token_ids; entry i is about prompt token i + 1
+    pooled: Any = None  # of a prompt with a pooling: float32[hidden_size], in its last delta
     # Where the answer is parsed, ``text`` is its content alone:
     reasoning: str = ""
     calls: list[CallDelta] | None = None

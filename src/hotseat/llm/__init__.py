@@ -14,7 +14,14 @@ Must not know: HTTP, how options become objects, how a batch is formed.
 from hotseat.llm.async_llm import AsyncLLM, EngineArgs
 from hotseat.llm.chat_tokenizer import ChatTokenizer
 from hotseat.llm.offline import LLM
-from hotseat.llm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from hotseat.llm.outputs import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Logprob,
+    RequestMetrics,
+    RequestOutput,
+)
 from hotseat.llm.prompts import TextPrompt, TokensPrompt
 
 __all__ = [
@@ -22,6 +29,8 @@ __all__ = [
     "AsyncLLM",
     "ChatTokenizer",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "Logprob",
     "RequestMetrics",

@@ -14,9 +14,9 @@ from tqdm import tqdm
 from hotseat import wiring
 from hotseat.core.request import SamplingParams
 from hotseat.errors import HotseatError, InvalidRequestError
-from hotseat.generation import OfflineGenerator, PromptRequest
+from hotseat.generation import OfflineGenerator, PromptRequest, embedding_of
 from hotseat.llm.chat_tokenizer import ChatTokenizer
-from hotseat.llm.outputs import OutputCollector, RequestOutput
+from hotseat.llm.outputs import EmbeddingOutput, EmbeddingRequestOutput, OutputCollector, RequestOutput
 from hotseat.llm.prompts import Prompt, read_prompts, refuse_lora
 
 __all__ = ["LLM"]
@@ -148,6 +148,43 @@ class LLM:
             for conversation in conversations
         ]
         return self._run(prompts, sampling_params, use_tqdm, priority, special=False)
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        pooling: str = "last",
+        dimensions: int | None = None,
+        normalize: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """Embed ``prompts``, each in one vector: the final hidden state of its last token, or the ``mean`` of all.
+
+        ``dimensions`` keeps the first ones; vectors have the length 1 unless ``normalize`` is false.
+
+        Raises:
+            InvalidRequestError: a prompt does not fit the model, or an argument is wrong.
+            HotseatError: the model could not compute a prompt.
+        """
+        params = SamplingParams(max_tokens=0)
+        requests = [PromptRequest(prompt=prompt, params=params, pooling=pooling) for prompt in read_prompts(prompts)]
+        make_bar = use_tqdm if callable(use_tqdm) else tqdm
+        outputs: dict[int, EmbeddingRequestOutput] = {}
+        with (
+            closing(self._generator.generate(requests)) as steps,
+            make_bar(total=len(requests), desc="Embedded prompts", disable=not use_tqdm, dynamic_ncols=True) as bar,
+        ):
+            for delta in (delta for deltas in steps for delta in deltas):
+                if delta.pooled is None:
+                    raise HotseatError(f"prompt {delta.prompt} failed: {delta.error}")
+                values = embedding_of(delta.pooled, dimensions, normalize=normalize)
+                outputs[delta.prompt] = EmbeddingRequestOutput(
+                    request_id=self._next_id(),
+                    outputs=EmbeddingOutput(embedding=values),
+                    prompt_token_ids=delta.prompt_token_ids or [],
+                )
+                bar.update(1)
+        return [outputs[number] for number in range(len(requests))]
 
     def stream(self, prompt: str, sampling_params: SamplingParams | None = None) -> Iterator[str]:
         """Complete one prompt piece by piece; leaving early aborts it.

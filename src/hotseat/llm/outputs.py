@@ -11,7 +11,15 @@ from hotseat.core.batch import TokenLogprobs
 from hotseat.generation import OutputDelta, PromptRequest, RequestTimes
 from hotseat.text import Tokenizer
 
-__all__ = ["CompletionOutput", "Logprob", "OutputCollector", "RequestMetrics", "RequestOutput"]
+__all__ = [
+    "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "Logprob",
+    "OutputCollector",
+    "RequestMetrics",
+    "RequestOutput",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +76,23 @@ class RequestOutput:
     metrics: RequestMetrics | None = None  # when it has finished
     num_cached_tokens: int = 0
     lora_request: None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddingOutput:
+    """A vector that stands for a text."""
+
+    embedding: list[float]
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddingRequestOutput:
+    """A prompt and its embedding."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
 
 
 class OutputCollector:

@@ -125,6 +125,9 @@ class Decoder:
         Compute a list of Chunk; return a token id for each that samples, None where that failed.
         """
 
+    def hidden(self, first: int, end: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:
+        """Rows [first, end) of the last step after the output norm."""
+
     def logits(self, num_rows: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), writable=False)]:
         """
         A view of the logits of the last step's sampling rows; the next step overwrites it.

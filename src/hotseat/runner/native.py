@@ -21,6 +21,7 @@ from hotseat.runner.groups import check_groups, log_groups
 from hotseat.runner.logits_processors import resample
 from hotseat.runner.native_weights import load_weights
 from hotseat.runner.numa import warn_if_spread
+from hotseat.runner.pooling import Pooler
 from hotseat.runner.results import StepResults
 from hotseat.runner.seats import Float32Array, Ragged, SeatTable
 
@@ -51,6 +52,7 @@ class NativeRunner:
             log_groups(spec, weights)
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
+        self._pooler = Pooler()
         self._decoder = _native.Decoder(
             _shape(spec, config.max_model_len),
             _limits(config),
@@ -101,7 +103,9 @@ class NativeRunner:
         if self._table.logits_processors and token_ids:
             rows = self._decoder.logits(len(token_ids))
             resample(self._table, self._results, rows.__getitem__, token_ids)
-        return self._results.to_output(self._table, token_ids)
+        output = self._results.to_output(self._table, token_ids)
+        self._pooler.pool(batch, self._decoder.hidden, output)
+        return output
 
     @property
     def num_experts_read(self) -> int:

@@ -31,6 +31,7 @@ from hotseat.runner.config import RunnerConfig, WeightDtype
 from hotseat.runner.determinism import Determinism, reference_determinism
 from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.logits_processors import sample_processed
+from hotseat.runner.pooling import Pooler
 from hotseat.runner.reference_experts import route, sigmoid
 from hotseat.runner.reference_ops import (
     Array,
@@ -77,6 +78,7 @@ class ReferenceRunner:
         self._spec = spec
         self._table = SeatTable(config, spec.vocab_size)
         self._results = StepResults.allocate(config)
+        self._pooler = Pooler()
         self._cache = _KvCache(spec, config)
         self._attention = attention_bf16 if config.kv_dtype == "bf16" else attention
         self._rope_tables = [
@@ -100,6 +102,7 @@ class ReferenceRunner:
     def execute(self, batch: Batch) -> StepOutput:
         """Compute all chunks of ``batch`` and sample where ``samples`` is set."""
         flat = self._table.prepare(batch)
+        hidden = np.zeros((0, self._spec.hidden_size), np.float32)
         if flat.num_tokens:
             # Values that are not finite are reported by request, not warned about.
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -109,6 +112,7 @@ class ReferenceRunner:
         token_ids = self._results.listed_ids(flat.num_samples)
         output = self._results.to_output(self._table, token_ids)
         self._table.commit(self._results.token_ids[: flat.num_samples])
+        self._pooler.pool(batch, lambda first, end: self._output_norm(hidden[first:end]), output)
         return output
 
     def logits(self, batch: Batch) -> Array:  # [T, vocab_size]

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from hotseat.errors import HotseatError
-from hotseat.server import anthropic, api_page, generate, info, observe, page, responses, tokens
+from hotseat.server import anthropic, api_page, embeddings, generate, info, observe, page, responses, tokens
 from hotseat.server.auth import ApiKeys
 from hotseat.server.config import ServerConfig
 from hotseat.server.errors import ApiError, handle_error
@@ -30,7 +30,7 @@ def create_app(services: ServerServices, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="Hotseat", version=hotseat_version(), docs_url=None, redoc_url=None)
     app.state.context = context
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
-    for room in (generate, responses, anthropic, tokens, info, observe, page, api_page):
+    for room in (generate, responses, anthropic, embeddings, tokens, info, observe, page, api_page):
         app.include_router(room.router)
     for kind in (ApiError, HotseatError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handle_error)

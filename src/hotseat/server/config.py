@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from hotseat.errors import ConfigError
 from hotseat.formats import reasoning_parser_names, tool_parser_names
@@ -72,6 +73,12 @@ class ServerConfig:
     max_request_bytes: int = field(
         default=4 * 1024 * 1024, metadata={"help": "largest request body; a larger one is refused with 413"}
     )
+    pooling: Literal["last", "mean"] = field(
+        default="last",
+        metadata={
+            "help": "what stands for a text in /v1/embeddings: its last token's hidden state, or the mean of all"
+        },
+    )
     sse_keep_alive_interval_s: float = field(
         default=15.0, metadata={"help": "send a comment on a stream that was silent for so many seconds; 0 is never"}
     )
@@ -80,13 +87,6 @@ class ServerConfig:
         metadata={
             "help": "seconds that a client has to send a request, header and body, from the connection or its first "
             "byte on; then 408; 0 is no limit"
-        },
-    )
-    max_connections: int | None = field(
-        default=None,
-        metadata={
-            "help": "connections at a time; for one more, that which has sent no request for the longest is closed, "
-            "or, where all are busy, the new one gets 503; none: as many as files may be open, less 64"
         },
     )
     shutdown_timeout_s: float = field(
@@ -101,8 +101,6 @@ class ServerConfig:
         _check(0 <= self.port <= 65535, "port must be within 0 and 65535", self.port)
         _check(bool(self.host), "host must not be empty", self.host)
         _check(self.max_request_bytes > 0, "max_request_bytes must be positive", self.max_request_bytes)
-        connections = self.max_connections
-        _check(connections is None or connections > 0, "max_connections must be positive", connections)
         for name in ("sse_keep_alive_interval_s", "receive_timeout_s", "shutdown_timeout_s"):
             value = getattr(self, name)
             _check(0 <= value < float("inf"), f"{name} must be zero or a positive number", value)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -38,10 +38,11 @@ from hotseat.server.state import ServerContext, context_of, request_context_of
 from hotseat.server.unsupported import refuse_unsupported
 from hotseat.server.writers import StreamWriter, WholeWriter
 
-__all__ = ["answer_chat", "chat_prompt", "chat_tokens", "check_model", "router"]
+__all__ = ["answer_chat", "answer_prompts", "chat_prompt", "chat_tokens", "check_model", "router"]
+
+MakeWriter: TypeAlias = Callable[[ResponseMetadata], StreamWriter | WholeWriter]
 
 MAX_CHOICES = 4096
-MAX_STOPS = 16_384  # looked for in all sequences of a request
 MAX_NAMES = 20  # of models that an error lists
 MAX_NAME_LENGTH = 64  # of a user; longer names are known by their digests
 
@@ -53,11 +54,29 @@ async def create_completion(request: Request) -> Response:
     """Continue one or more prompts."""
     context = context_of(request)
     body = await read_json(request, CompletionRequest, context.config.max_request_bytes)
+    return await answer_prompts(request, body, "cmpl-", partial(_openai_writer, request, body))
+
+
+async def answer_prompts(
+    request: Request,
+    body: CompletionRequest,
+    id_prefix: str,
+    make_writer: MakeWriter,
+    *,
+    pooling: str | None = None,
+) -> Response:
+    """Return the response to one or more prompts; ``pooling`` asks for their hidden states as well.
+
+    Raises:
+        ApiError: there is no such model.
+        InvalidRequestError: a field cannot be honoured.
+    """
+    context = context_of(request)
     _check(body, context)
     params = completion_sampling(body, context.services.sampling_defaults)
     prompts = _prompts(body)
-    metadata = _metadata(body, context, "cmpl-", prompts, params)
-    return _respond(request, body, metadata, _openai_writer(request, body, metadata), prompts, params)
+    metadata = _metadata(body, context, id_prefix, prompts, params)
+    return _respond(request, body, metadata, make_writer(metadata), prompts, params, pooling=pooling)
 
 
 @router.post("/v1/chat/completions", tags=["OpenAI"])
@@ -72,7 +91,7 @@ async def answer_chat(
     request: Request,
     body: ChatCompletionRequest,
     id_prefix: str,
-    make_writer: Callable[[ResponseMetadata], StreamWriter | WholeWriter],
+    make_writer: MakeWriter,
 ) -> Response:
     """Return the response to a chat of any API; ``make_writer`` gives it that API's shape.
 
@@ -195,14 +214,8 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     return prompts
 
 
-def _check_count(num_sequences: int, num_stops: int, services: ServerServices) -> None:
-    """Refuse more sequences than can ever run and wait at once, and more stop strings than can be looked for."""
-    if num_stops * num_sequences > MAX_STOPS:
-        raise InvalidRequestError(
-            f"The number of stop strings times n times the number of prompts must not exceed {MAX_STOPS}, and is "
-            f"{num_stops * num_sequences}.",
-            param="stop",
-        )
+def _check_count(num_sequences: int, services: ServerServices) -> None:
+    """Refuse more sequences than can ever run and wait at once."""
     if num_sequences > MAX_CHOICES:
         raise InvalidRequestError(
             f"n times the number of prompts must not exceed {MAX_CHOICES}, and is {num_sequences}.", param="n"
@@ -225,7 +238,7 @@ def _metadata(
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
 ) -> ResponseMetadata:
-    _check_count(params.n * len(prompts), len(params.stop), context.services)
+    _check_count(params.n * len(prompts), context.services)
     is_chat = isinstance(body, ChatCompletionRequest)
     options = body.stream_options
     return ResponseMetadata(
@@ -270,6 +283,8 @@ def _respond(
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
     make_parser: Callable[[], AnswerParser] | None = None,
+    *,
+    pooling: str | None = None,
 ) -> Response:
     context, request_context = context_of(request), request_context_of(request)
     if not request_context.has_own_id:
@@ -292,6 +307,7 @@ def _respond(
             cache_salt=salt,
             make_parser=make_parser,
             hides_reasoning=not metadata.shows_reasoning,
+            pooling=pooling,
         )
         for prompt in prompts
     ]

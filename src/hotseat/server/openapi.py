@@ -17,6 +17,7 @@ from hotseat.server.schema import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    EmbeddingRequest,
     JsonBody,
     TokenizeRequest,
 )
@@ -26,6 +27,7 @@ __all__ = ["describe"]
 _BODIES: dict[str, type[JsonBody]] = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/embeddings": EmbeddingRequest,
     "/v1/responses": ResponsesRequest,
     "/v1/messages": MessagesRequest,
     "/v1/messages/count_tokens": CountTokensRequest,
@@ -39,6 +41,7 @@ _STATUSES: dict[str, tuple[int, ...]] = {
     "/v1/completions": (504,),
     "/v1/chat/completions": (504,),
     "/v1/responses": (504,),
+    "/v1/embeddings": (409, 504),
     "/v1/messages": (504,),
     "/v1/models/{name}": (404,),
     "/v1/requests/{request_id}/explain": (404,),

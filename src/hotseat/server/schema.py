@@ -26,6 +26,7 @@ __all__ = [
     "ChatMessage",
     "CompletionRequest",
     "DetokenizeRequest",
+    "EmbeddingRequest",
     "GenerationRequest",
     "JsonBody",
     "StreamOptions",
@@ -167,6 +168,21 @@ class ChatCompletionRequest(GenerationRequest):
     include_reasoning: StrictBool | None = None
     reasoning_effort: StrictStr | None = None
     chat_template_kwargs: TemplateKwargs | None = None
+
+
+class EmbeddingRequest(JsonBody):
+    """Body of ``POST /v1/embeddings``. ``pooling``: the last token's hidden state, or the mean of all."""
+
+    input: Prompt
+    model: StrictStr | None = None
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: Annotated[Count, Field(ge=1)] | None = None
+    pooling: Literal["last", "mean"] | None = None
+    user: StrictStr | None = None
+    priority: Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)] | None = 0
+    deadline_ms: Annotated[float, Field(gt=0)] | None = None
+    cache_salt: StrictStr | None = None
+    add_special_tokens: StrictBool | None = None
 
 
 class TokenizeRequest(JsonBody):

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from hotseat.errors import InvalidRequestError
 from hotseat.server.body import read_json
@@ -51,6 +51,25 @@ async def tokenize(request: Request) -> Response:
 
     data = write() if len(token_ids) <= INLINE_TOKENS else await asyncio.to_thread(write)
     return Response(data, media_type="application/json")
+
+
+@router.get("/tokenizer_info", tags=["Tokens"])
+async def tokenizer_info(request: Request) -> Response:
+    """Tell the tokenizer's special tokens and the chat template, by the names of tokenizer_config.json."""
+    services = context_of(request).services
+    tokenizer, template = services.tokenizer, services.chat_template
+    names = {name: tokenizer.special_tokens.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    return JSONResponse(
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **names,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "vocab_size": tokenizer.vocab_size,
+            "model_max_length": services.model.max_model_len,
+            "chat_template": template.source if template else None,
+        }
+    )
 
 
 @router.post("/detokenize", tags=["Tokens"])
