@@ -119,6 +119,16 @@ def _trace(invocation: Invocation) -> int:
     return 0
 
 
+def _batch(invocation: Invocation) -> int:
+    from hotseat import wiring
+    from hotseat.wiring.batch import BatchOptions, run_batch_files
+
+    return run_batch_files(
+        wiring.EngineArgs.from_values(_only(invocation.values, wiring.ENGINE_OPTIONS)),
+        options.build(BatchOptions, invocation.values),
+    )
+
+
 def _simulate(invocation: Invocation) -> int:
     from hotseat.simulator.command import scheduler_config, simulate
     from hotseat.simulator.config import SimulateOptions
@@ -217,6 +227,13 @@ def _trace_options() -> dict[str, options.Option]:
     return options.collect(("trace", TraceOptions))
 
 
+def _batch_options() -> dict[str, options.Option]:
+    from hotseat import wiring
+    from hotseat.wiring.batch import BatchOptions
+
+    return wiring.ENGINE_OPTIONS | options.collect(("batch", BatchOptions)) | _LOG_OPTIONS
+
+
 def _simulate_options() -> dict[str, options.Option]:
     from hotseat.core.config import SchedulerConfig
     from hotseat.simulator.config import SimulateOptions
@@ -301,6 +318,13 @@ COMMANDS: dict[str, Command] = {
         help="talk to a model in the terminal",
         known=_chat_options,
         run=_chat,
+        positional=("model",),
+        log_level="warning",
+    ),
+    "batch": Command(
+        help="answer a file of requests, a JSON line each, as OpenAI's batches have them",
+        known=_batch_options,
+        run=_batch,
         positional=("model",),
         log_level="warning",
     ),

@@ -20,7 +20,7 @@ from hotseat.telemetry import EngineMetrics, Exposition, RecordWriter, RequestLo
 from hotseat.wiring.components import EngineComponents, make_components
 from hotseat.wiring.engine_args import EngineArgs
 
-__all__ = ["ObserverOptions", "run_server"]
+__all__ = ["ObserverOptions", "make_services", "run_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
         }
 
         def build() -> ServerServices:
-            services = _services(make_components(args), config, observers, files, started_at)
+            services = make_services(make_components(args), config, observers, files, started_at)
             # Modules, vocabulary and options live as long as the process. To search them for garbage again and again
             # would stop all requests for tens of milliseconds each time.
             gc.collect()
@@ -91,7 +91,7 @@ def _open_record(name: str, path: Path) -> IO[str]:
         raise ConfigError(f"{name} {str(path)!r} cannot be written: {error}") from None
 
 
-def _services(
+def make_services(
     components: EngineComponents,
     config: ServerConfig,
     observers: ObserverOptions,
