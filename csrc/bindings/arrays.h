@@ -46,7 +46,7 @@ inline void check_range(const char* what, int64_t value, int64_t low, int64_t hi
 // Refuse a chunk whose seat refers to memory that is not there. What concerns the
 // chunk alone is left to the Flattener.
 inline void check_chunk(const Chunk& chunk, const Sequences& sequences, const SeatArrays& seats,
-                        const ResultArrays& results, const DecoderLimits& limits, int vocab_size) {
+                        const ResultArrays& results, const DecoderLimits& limits, int vocab_size, int num_tables) {
     if (chunk.seat < 0 || chunk.seat >= sequences.num_seats) return;
     const int seat = chunk.seat, num_tokens = sequences.num_tokens[seat];
     const SeatSampling& sampling = seats.sampling[seat];
@@ -62,10 +62,13 @@ inline void check_chunk(const Chunk& chunk, const Sequences& sequences, const Se
     const int end = is_counted ? num_tokens : std::min(chunk.end, num_tokens - 1) + 1;
     for (int i = is_counted ? 0 : std::max(chunk.start, 0); i < end; ++i)
         check_range("a token id", tokens[i], 0, vocab_size - 1);
-    const int32_t* blocks = seats.block_tables + seat * seats.blocks_stride;
     const int num_blocks = (chunk.end + limits.block_size - 1) / limits.block_size;
     check_range("the number of blocks of a chunk", num_blocks, 1, static_cast<int64_t>(seats.blocks_stride));
-    for (int i = 0; i < num_blocks; ++i) check_range("a block id", blocks[i], 0, limits.num_kv_blocks - 1);
+    for (int table = 0; table < num_tables; ++table) {
+        const size_t row = static_cast<size_t>(table) * limits.max_num_seqs + seat;
+        const int32_t* blocks = seats.block_tables + row * seats.blocks_stride;
+        for (int i = 0; i < num_blocks; ++i) check_range("a block id", blocks[i], 0, limits.num_kv_blocks - 1);
+    }
 }
 
 // Pointers into a dictionary of arrays whose first dimension is `rows` or more.

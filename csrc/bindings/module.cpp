@@ -42,15 +42,16 @@ StoredMatrix matrix_of(const std::string& kind, const Bytes& data) {
 
 std::vector<float> vector_of(const Floats& data) { return {data.data(), data.data() + data.shape(0)}; }
 
-SeatArrays seats_in(const nb::dict& arrays, const DecoderLimits& limits, int vocab_size) {
+SeatArrays seats_in(const nb::dict& arrays, const DecoderLimits& limits, int vocab_size, int num_tables) {
     const ArraysOf a{arrays, static_cast<size_t>(limits.max_num_seqs)};
+    const ArraysOf tables{arrays, static_cast<size_t>(limits.max_num_seqs) * num_tables};
     return {
         .tokens = a.matrix<int32_t>("tokens", 1),
         .tokens_stride = a.stride<int32_t>("tokens"),
         .num_tokens = a.of<int32_t>("num_tokens"),
         .num_prompt_tokens = a.of<int32_t>("num_prompt_tokens"),
-        .block_tables = a.matrix<int32_t>("block_tables", 1),
-        .blocks_stride = a.stride<int32_t>("block_tables"),
+        .block_tables = tables.matrix<int32_t>("block_tables", 1),
+        .blocks_stride = tables.stride<int32_t>("block_tables"),
         .sampling = sampling_in(arrays, limits.max_num_seqs),
         .token_masks = a.matrix<uint32_t>("token_masks", (static_cast<size_t>(vocab_size) + 31) / 32),
         .mask_words = a.stride<uint32_t>("token_masks"),
@@ -117,7 +118,7 @@ public:
                     .status = samples.of<uint8_t>("status"),
                     .sampled = logprobs_in(sampled, limits_.max_num_seqs),
                     .prompt = logprobs_in(prompt, limits_.max_num_batched_tokens)};
-        seats_ = seats_in(seats, limits_, decoder_.vocab_size());
+        seats_ = seats_in(seats, limits_, decoder_.vocab_size(), decoder_.num_tables());
         sequences_ = sequences_in(seats, limits_.max_num_seqs);
         decoder_.bind({.seats = seats_, .logit_bias = {}, .allowed_ids = {}, .banned_ids = {}},
                       batch_in(batch, limits_), results_);
@@ -139,7 +140,7 @@ public:
         {
             nb::gil_scoped_release release;
             for (const Chunk& chunk : chunks_)
-                check_chunk(chunk, sequences_, seats_, results_, limits_, decoder_.vocab_size());
+                check_chunk(chunk, sequences_, seats_, results_, limits_, decoder_.vocab_size(), decoder_.num_tables());
             const BatchCounts counts = flattener_.value().flatten(chunks_);
             decoder_.step(counts);
             num_samples_ = counts.num_samples;

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "bindings/arrays.h"
+
 namespace nb = nanobind;
 
 namespace hotseat {
@@ -45,6 +47,14 @@ ExpertsShape experts_in(const nb::dict& shape) {
         .shared_intermediate_size = nb::cast<int>(d["shared_intermediate_size"]),
     };
 }
+std::vector<int> tables_in(const nb::dict& d) {
+    auto tables = nb::cast<std::vector<int>>(d["layer_tables"]);
+    const auto num_layers = nb::cast<int64_t>(d["num_layers"]);
+    check_range("the number of layer_tables", static_cast<int64_t>(tables.size()), num_layers, num_layers);
+    for (int table : tables) check_range("the block table of a layer", table, 0, num_layers - 1);
+    return tables;
+}
+
 }  // namespace
 
 DecoderShape shape_in(const nb::dict& d) {
@@ -74,6 +84,7 @@ DecoderShape shape_in(const nb::dict& d) {
         .layer_ropes = nb::cast<std::vector<int>>(d["layer_ropes"]),
         .experts = experts_in(d),
         .layer_windows = nb::cast<std::vector<int>>(d["layer_windows"]),
+        .layer_tables = tables_in(d),
     };
 }
 DecoderLimits limits_in(const nb::dict& d) {

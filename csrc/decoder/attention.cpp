@@ -87,7 +87,9 @@ void Decoder::attend_tile(const AttentionTile& tile) const {
 void Decoder::attend_decode(int layer, const AttentionItem& item) {
     const int padded = kv_.head_dim_padded();
     const auto view_of = [&](const AttentionItem& i) {
-        return kv_.view(layer, i.head, block_table(i.chunk), i.partition, batch_.context_lens[i.chunk]);
+        const int length = batch_.context_lens[i.chunk];
+        return kv_.view(layer, i.head, block_table(layer, i.chunk), i.partition, window_start(layer, length - 1),
+                        length);
     };
     const int context_len = batch_.context_lens[item.chunk];
     const int window = window_start(layer, context_len - 1), first_position = item.partition * kPartition;
@@ -193,8 +195,10 @@ void Decoder::attend_prefill(int layer, const AttentionItem& item, const Memory&
     const int length = batch_.positions[first_row] + item.num_queries;
     const AttentionState states = states_in(scratch.as<float>(), rows, padded);
     const AttentionState results = states_in(scratch.as<float>() + rows * (padded + 2), kAttentionRows, padded);
-    const auto view_of = [&](int s) { return kv_.view(layer, item.head, block_table(item.chunk), s, length); };
-    const int first = window_start(layer, batch_.positions[first_row]) / kPartition;
+    const int seen_from = window_start(layer, batch_.positions[first_row]), first = seen_from / kPartition;
+    const auto view_of = [&](int s) {
+        return kv_.view(layer, item.head, block_table(layer, item.chunk), s, seen_from, length);
+    };
     KvPartition partition = view_of(first);
     for (int s = first; s < num_partitions(length); ++s) {
         const bool is_last = s + 1 == num_partitions(length);

@@ -19,7 +19,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
       mode_(mode),
       kernels_(kernels),
       pool_(num_threads),
-      kv_({shape_.num_layers, shape_.num_kv_heads, shape_.head_dim, limits.num_kv_blocks, limits.block_size,
+      kv_({shape_.layer_tables, shape_.num_kv_heads, shape_.head_dim, limits.num_kv_blocks, limits.block_size,
            limits.kv_is_fp32}),
       layers_(shape_.num_layers),
       q_size_(shape_.num_heads * shape_.head_dim),
@@ -243,8 +243,9 @@ void Decoder::embed(int row) {
         kernels_.add_scaled(x, position_embedding_.data() + batch_.positions[row] * hidden, shape_.hidden_size, 1.0f);
 }
 
-const int32_t* Decoder::block_table(int chunk) const {
-    return sampler_.seats.block_tables + batch_.seats[chunk] * sampler_.seats.blocks_stride;
+const int32_t* Decoder::block_table(int layer, int chunk) const {
+    const size_t row = static_cast<size_t>(shape_.layer_tables[layer]) * limits_.max_num_seqs + batch_.seats[chunk];
+    return sampler_.seats.block_tables + row * sampler_.seats.blocks_stride;
 }
 
 // Leave logits of rows[0 .. num_rows) in `logits`.

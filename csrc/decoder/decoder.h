@@ -64,6 +64,9 @@ struct DecoderShape {
     std::vector<int> layer_ropes;  // [num_layers], an index in `ropes`, -1: no rotary embedding
     ExpertsShape experts;
     std::vector<int> layer_windows;  // [num_layers], positions that a query sees, 0: all
+    std::vector<int> layer_tables;   // [num_layers], the block table of a layer's keys and values
+
+    int num_tables() const { return 1 + *std::max_element(layer_tables.begin(), layer_tables.end()); }
 };
 
 struct DecoderLimits {
@@ -137,6 +140,7 @@ public:
     int hidden_size() const { return shape_.hidden_size; }
     // Write rows [first, end) of the last step after the output norm: float[end - first][hidden_size].
     void write_hidden(int first, int end, float* out) const;
+    int num_tables() const { return shape_.num_tables(); }
 
 private:
     // An item of attention work. partition >= 0: a decode's partition, whose result waits
@@ -209,7 +213,7 @@ private:
     void finish_logits(float* logits) const;
     float* partial(int chunk, int head, int partition) const;
     uint8_t* queries(int head, int row) const;
-    const int32_t* block_table(int chunk) const;
+    const int32_t* block_table(int layer, int chunk) const;
 
     void compute_logits(const int32_t* rows, int num_rows, int worker, float* logits);
     void sample_rows(int worker);

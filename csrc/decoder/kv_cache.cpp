@@ -1,6 +1,7 @@
 #include "decoder/kv_cache.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace hotseat {
 
@@ -9,11 +10,19 @@ KvCache::KvCache(const KvShape& shape) : shape_(shape), head_dim_padded_((shape.
     key_tile_bytes_ = item * kTile * (shape.is_fp32 ? shape.head_dim : even_head_dim(shape.head_dim));
     value_tile_bytes_ = item * kTile * head_dim_padded_;
     cell_bytes_ = (key_tile_bytes_ + value_tile_bytes_) * (shape.block_size / kTile);
-    memory_ = Memory(cell_bytes_ * shape.num_kv_heads * shape.num_blocks * shape.num_layers);
+    int num_places = 0;
+    for (size_t layer = 0; layer < shape.layer_tables.size(); ++layer) {
+        const auto begin = shape.layer_tables.begin(), end = begin + static_cast<std::ptrdiff_t>(layer);
+        place_of_.push_back(static_cast<int>(std::count(begin, end, shape.layer_tables[layer])));
+        num_places = std::max(num_places, place_of_.back() + 1);
+    }
+    memory_ = Memory(cell_bytes_ * shape.num_kv_heads * shape.num_blocks * num_places);
+    zeros_ = Memory(std::max(key_tile_bytes_, value_tile_bytes_));
 }
 
 const uint8_t* KvCache::key_tile(int layer, int head, int block, int tile) const {
-    const size_t cell = (static_cast<size_t>(layer) * shape_.num_blocks + block) * shape_.num_kv_heads + head;
+    const size_t cell =
+        (static_cast<size_t>(place_of_[layer]) * shape_.num_blocks + block) * shape_.num_kv_heads + head;
     return memory_.as<uint8_t>() + cell * cell_bytes_ + tile * key_tile_bytes_;
 }
 
@@ -45,12 +54,16 @@ void KvCache::write(const KernelTable& kernels, int layer, int head, const int32
     }
 }
 
-KvPartition KvCache::view(int layer, int head, const int32_t* table, int partition, int length) const {
+KvPartition KvCache::view(int layer, int head, const int32_t* table, int partition, int first, int length) const {
     KvPartition view;
     view.num_positions = std::min(kPartition, length - partition * kPartition);
     const int num_tiles = (view.num_positions + kTile - 1) / kTile;
     for (int g = 0; g < num_tiles; ++g) {
         const int position = partition * kPartition + g * kTile;
+        if (position + kTile <= first) {
+            view.keys[g] = view.values[g] = zeros_.as<uint8_t>();
+            continue;
+        }
         const int block = table[position / shape_.block_size];
         const int tile = position % shape_.block_size / kTile;
         view.keys[g] = key_tile(layer, head, block, tile);

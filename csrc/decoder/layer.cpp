@@ -174,7 +174,7 @@ void Decoder::rope_and_store(int index, int row) {
     float* q = qkv_.as<float>() + static_cast<size_t>(row) * (q_size_ + 2 * kv_size_);
     float *k = q + q_size_, *v = k + kv_size_;
     for (int head = 0; batch_.writes_kv[chunk] && head < shape_.num_kv_heads; ++head)
-        kv_.fetch(index, head, block_table(chunk), position);
+        kv_.fetch(index, head, block_table(index, chunk), position);
     add_bias(layer.q_bias, q), add_bias(layer.k_bias, k), add_bias(layer.v_bias, v);
     const bool is_late = shape_.qk_norm_after_rope;
     if (!is_late) norm_heads(layer.q_norm, q, shape_.num_heads), norm_heads(layer.k_norm, k, shape_.num_kv_heads);
@@ -201,7 +201,7 @@ void Decoder::rope_and_store(int index, int row) {
         kernels_.rope(k + head * dim, cosine, sine, dim, table.factor);
     if (is_late) norm_heads(layer.k_norm, k, shape_.num_kv_heads);
     for (int head = 0; head < shape_.num_kv_heads; ++head)
-        kv_.write(kernels_, index, head, block_table(chunk), position, k + head * dim, v + head * dim);
+        kv_.write(kernels_, index, head, block_table(index, chunk), position, k + head * dim, v + head * dim);
 }
 
 }  // namespace hotseat

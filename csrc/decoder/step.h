@@ -29,7 +29,7 @@ struct SeatArrays {
     size_t tokens_stride;
     const int32_t* num_tokens;  // tokens known, before this step's are appended
     const int32_t* num_prompt_tokens;
-    const int32_t* block_tables;  // [seats][blocks_stride]
+    const int32_t* block_tables;  // [tables][seats][blocks_stride]
     size_t blocks_stride;
     const SeatSampling* sampling;
     const uint32_t* token_masks;  // [seats][mask_words]; token t is bit t % 32 of word t / 32

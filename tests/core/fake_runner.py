@@ -2,7 +2,8 @@
 
 The "key and value" of a position is the token there, chained to what stands in the slot before it. A sampled token is a
 hash of all slots of the sequence, read through the block table. So a wrong table, a stale block, a slot that was not
-written or was overwritten, or a chunk that is missing gives a wrong token, and ``expected_output`` tells.
+written or was overwritten, or a chunk that is missing gives a wrong token, and ``expected_output`` tells. Layers with a
+window keep the same values in blocks of their own; what a query sees there must be what it should be.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotseat.core.batch import Batch, Chunk, SampledTokens, StepOutput, TokenLogprobs
+from hotseat.core.kv_layout import KvLayout
 
 VOCABULARY_SIZE = 1000
 
@@ -21,7 +23,8 @@ class Seat:
 
     request_id: str
     token_ids: list[int]
-    block_ids: list[int]
+    block_ids: list[tuple[int, ...]]  # of each logical block
+    window_ids: list[tuple[int, ...]]
     num_prompt_tokens: int
     prompt_logprobs: int | None
 
@@ -61,8 +64,9 @@ class LightRunner:
 class FakeRunner:
     """Executes batches on a simulated KV cache, and checks that they keep the contract."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, layout: KvLayout) -> None:
         self.block_size = block_size
+        self.layout = layout
         self.storage: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.seats: dict[int, Seat] = {}
         self.num_computed: dict[str, int] = {}  # tokens computed for each request, recomputation included
@@ -93,12 +97,14 @@ class FakeRunner:
             self.seats[seating.seat] = Seat(
                 request_id=seating.request_id,
                 token_ids=list(seating.token_ids),
-                block_ids=list(seating.block_ids),
+                block_ids=cut(seating.block_ids, self.layout.num_full),
+                window_ids=[()] * seating.first_window_block + cut(seating.window_block_ids, self.layout.num_window),
                 num_prompt_tokens=seating.num_prompt_tokens,
                 prompt_logprobs=seating.params.prompt_logprobs,
             )
-        for seat_number, block_ids in batch.block_appends:
-            self.seats[seat_number].block_ids += block_ids
+        for seat_number, block_ids, window_block_ids in batch.block_appends:
+            self.seats[seat_number].block_ids += cut(block_ids, self.layout.num_full)
+            self.seats[seat_number].window_ids += cut(window_block_ids, self.layout.num_window)
 
     def _compute(self, chunk: Chunk, output: StepOutput) -> None:
         seat = self.seats[chunk.seat]
@@ -110,10 +116,11 @@ class FakeRunner:
         for position in range(chunk.start, chunk.end):
             value = chained(slots[-1] if slots else 0, seat.token_ids[position])
             slots.append(value)
-            block, slot = self.storage[seat.block_ids[position // self.block_size]], position % self.block_size
-            if chunk.writes_kv:
-                block[slot] = value
-            assert block[slot] == value, f"{chunk}: position {position} is not in the cache"
+            for block in self._blocks_at(seat, position):
+                if chunk.writes_kv:
+                    block[position % self.block_size] = value
+                assert block[position % self.block_size] == value, f"{chunk}: position {position} is not in the cache"
+        self._check_window(seat, chunk, slots)
         if seat.prompt_logprobs is not None:
             end = min(chunk.end + 1, seat.num_prompt_tokens)
             output.prompt_logprobs[seat.request_id] = [
@@ -128,7 +135,25 @@ class FakeRunner:
         seat.token_ids.append(token_id)
         output.sampled.append(SampledTokens(chunk.request_id, [token_id]))
 
+    def _blocks_at(self, seat: Seat, position: int) -> list[list[int | None]]:
+        index = position // self.block_size
+        ids = seat.block_ids[index] + (seat.window_ids[index] if self.layout.num_window else ())
+        assert len(ids) == self.layout.num_full + self.layout.num_window, f"{seat.request_id} has no {position}"
+        return [self.storage[block_id] for block_id in ids]
+
+    def _check_window(self, seat: Seat, chunk: Chunk, slots: Sequence[int]) -> None:
+        if self.layout.num_window:
+            for position in range(max(0, chunk.start - self.layout.window + 1), chunk.end):
+                found = [block[position % self.block_size] for block in self._blocks_at(seat, position)]
+                assert found == [slots[position]] * len(found), f"{chunk} sees something else at {position}"
+
     def _read(self, seat: Seat, position: int) -> int:
-        value = self.storage[seat.block_ids[position // self.block_size]][position % self.block_size]
+        block_id, *_ = seat.block_ids[position // self.block_size]
+        value = self.storage[block_id][position % self.block_size]
         assert value is not None, f"{seat.request_id} reads position {position}, which was never written"
         return value
+
+
+def cut(block_ids: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """Return the logical blocks of ``size`` blocks each."""
+    return [tuple(block_ids[index : index + size]) for index in range(0, len(block_ids), size or 1)]

@@ -8,6 +8,7 @@ from typing import Any
 from core.fake_runner import VOCABULARY_SIZE, expected_output
 from core.worlds import World
 from hotseat.core.batch import Batch
+from hotseat.core.kv_layout import KvLayout
 from hotseat.core.policies import BUILT_IN
 from hotseat.core.request import FinishReason, Request, RequestStatus
 from hotseat.errors import PromptTooLongError, QueueFullError
@@ -19,10 +20,13 @@ EOS_TOKEN_IDS = frozenset(range(0, VOCABULARY_SIZE, 11))
 def random_options(random: Random) -> dict[str, Any]:
     """Return a configuration in which everything is short."""
     max_num_seqs = random.randint(1, 6)
+    layout = random.choice([KvLayout(), KvLayout(1, random.randint(1, 3), random.randint(1, 9)), KvLayout(2, 1, 6)])
     return {
+        "kv_layout": layout,
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_seqs + random.randint(0, 12),
-        "num_kv_blocks": random.randint(3, 20),
+        "num_kv_blocks": random.randint(3, 16) * (layout.num_full + layout.num_window),
+        "capacity_policy": random.choice(["max-utilization"] * 4 + ["no-evict"]),
         "block_size": random.randint(1, 4),
         "max_model_len": random.randint(16, 60),
         "scheduling_policy": random.choice(POLICIES),
@@ -72,7 +76,7 @@ class RandomWorld(World):
         except QueueFullError:
             assert self.scheduler.num_waiting >= (self.config.max_num_queued_reqs or 0)
         except PromptTooLongError:
-            num_slots = self.config.num_kv_blocks * self.config.block_size
+            num_slots = self.config.max_cached_tokens
             assert len(prompt) + (max_tokens != 0) > min(num_slots, self.config.max_model_len)
 
     def anybody(self) -> str | None:
@@ -112,6 +116,8 @@ class RandomWorld(World):
         """Assert what must hold of every batch."""
         assert batch.num_tokens <= max(batch.budget, batch.num_decodes)
         assert batch.chunks or batch.ended or not had_work or self.config.batching != "continuous", "no progress"
+        is_for_blocks = any(cause.startswith("blocks") for _, cause in batch.preempted)
+        assert not (self.config.reserves_all and is_for_blocks), "preempted for blocks, though all were reserved"
         told = {chunk.request_id for chunk in batch.chunks} | {request_id for request_id, _ in batch.deferred}
         for request in self.requests.values():
             if request.status is RequestStatus.RUNNING:
@@ -152,7 +158,7 @@ class RandomWorld(World):
         is_stopped = bool(output) and output[-1] in stops and len(output) >= params.min_tokens
         assert (reason is FinishReason.STOP) == is_stopped or request.id in self.ended_outside
         if reason is FinishReason.LENGTH:
-            num_slots = self.config.num_kv_blocks * self.config.block_size
+            num_slots = self.config.max_cached_tokens
             assert request.num_tokens == request.end_at or request.num_tokens == num_slots + 1
         if params.prompt_logprobs is not None and output:
             first = self.updates[request.id][0].prompt_logprobs

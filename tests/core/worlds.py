@@ -24,7 +24,7 @@ class World:
     def __init__(self, policy: Policy | None = None, *, is_light: bool = False, **options: Any) -> None:
         self.config = make_config(**options)
         self.scheduler = Scheduler(self.config, policy)
-        self.runner = FakeRunner(self.config.num_kv_blocks, self.config.block_size)
+        self.runner = FakeRunner(self.config.num_kv_blocks, self.config.block_size, self.config.kv_layout)
         self.is_light = is_light
         self.now = 0.0
         self.requests: dict[str, Request] = {}

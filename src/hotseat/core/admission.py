@@ -25,7 +25,7 @@ import math
 
 from hotseat.core.batch import Deferral, Preemption
 from hotseat.core.batching import BatchFormer
-from hotseat.core.block_pool import Block, BlockPool
+from hotseat.core.block_pool import BlockPool
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.deferred import DeferredRequests
 from hotseat.core.explain import WaitTimes
@@ -40,6 +40,7 @@ from hotseat.core.waiting import WaitingQueue
 
 __all__ = ["Admission"]
 
+_NO_MATCH = Match([], [])
 LOOKAHEAD = 4  # requests of about the same length that may turn out not to fit before a step gives up on that length
 MAX_PREFIX_LOOKS = 16  # requests that one step defers because their prefix is being computed
 
@@ -58,7 +59,7 @@ class Admission:
         limits: Limits,
         times: WaitTimes,
     ) -> None:
-        self.cache = PrefixCache(pool, config.block_size, is_enabled=config.enable_prefix_caching)
+        self.cache = PrefixCache(pool, running.windows, config)
         self.deferred = DeferredRequests(waiting, times, policy, config.max_times_passed)
         self.batches = BatchFormer(config, policy, waiting, running, self.deferred)
         self.num_preemptions = 0
@@ -186,7 +187,7 @@ class Admission:
         """Give a request that has just been admitted its first chunk, or say why it has none; return its tokens."""
         if not (size := step.prefill(request, limit)):
             step.served.add(request.id)
-            step.batch.deferred.append(Deferral(request.id, BlockReason.BUDGET.value))
+            step.batch.deferred.append(Deferral(request.id, step.reason_of_no_chunk(request)))
         return size
 
     def _may_have_seat(self, request: Request, step: StepBuilder) -> bool:
@@ -199,7 +200,7 @@ class Admission:
 
     def _try(self, request: Request, step: StepBuilder) -> bool:
         """Admit ``request`` if its blocks fit and its prefix is not being computed."""
-        room = self._pool.num_free - self._headroom(request)
+        room = self._num_available() - self._headroom(request)
         match = self.cache.match(request)
         if match.owner is not None and not self._policy.may_preempt(request, match.owner):
             self.deferred.await_prefix(request, match, step.now)
@@ -211,12 +212,12 @@ class Admission:
         if needs > room:
             self._skip(request, needs, step)
             return False
-        self._admit(request, match.blocks, count, step)
+        self._admit(request, match, count, step)
         return True
 
     def _skip(self, request: Request, needs: int, step: StepBuilder) -> None:
         """Go on with others in this step: the blocks of ``request`` do not fit."""
-        self.deferred.block(request, needs, self._pool.num_free, step.now)
+        self.deferred.block(request, needs, self._num_available(), step.now)
         step.skip(request, LOOKAHEAD)
 
     def _skip_misfits(self, step: StepBuilder) -> None:
@@ -225,8 +226,8 @@ class Admission:
             request = self.batches.first(step)
             if request is None or self._waiting.is_short(request):
                 return
-            room = self._pool.num_free - self._headroom(request)
-            if self._num_blocks(request) <= room:
+            room = self._num_available() - self._headroom(request)
+            if self._count_blocks(request, _NO_MATCH)[1] <= room:
                 return  # fits even without a hit
             match = self.cache.match(request)
             needs = self._count_blocks(request, match)[1]
@@ -240,24 +241,36 @@ class Admission:
         if not num_running or self._config.reserves_all:
             return 0
         is_pressed = bool(request.num_preemptions) or self.deferred.is_behind_preempted(request)
-        return self._config.watermark_blocks + (num_running if is_pressed else 0)
+        layout = self._config.kv_layout
+        return self._config.watermark_blocks + (
+            num_running * (layout.num_full + layout.num_window) if is_pressed else 0
+        )
+
+    def _num_available(self) -> int:
+        """Return how many free blocks are promised to nobody."""
+        return self._pool.num_free - self._running.windows.num_reserved
 
     def _num_blocks(self, request: Request) -> int:
-        """Return the length of the block table that ``request`` gets when it is admitted."""
+        """Return the length of the block table that ``request`` gets when it is admitted, in logical blocks."""
         # The newest token needs no slot: it is computed in the step that would add another.
         num_slots = max(request.num_tokens, request.end_at - 1) if self._config.reserves_all else request.num_tokens
         return math.ceil(num_slots / self._config.block_size)
 
     def _count_blocks(self, request: Request, match: Match) -> tuple[int, int]:
         """Return how many blocks to allocate, and how many free ones that takes: hits may be free blocks, too."""
-        count = self._num_blocks(request) - len(match.blocks)
-        return count, count + sum(block.num_refs == 0 for block in match.blocks)
+        num_blocks, hits = self._num_blocks(request), match.blocks
+        count = num_blocks - len(hits)
+        needs = count * self._config.kv_layout.num_full + sum(block.size for block in hits if block.num_refs == 0)
+        if (windows := self._running.windows).size:
+            needs += windows.promise(num_blocks, min(len(hits) * self._config.block_size, request.num_tokens - 1))
+        return count, needs
 
-    def _admit(self, request: Request, hits: list[Block], count: int, step: StepBuilder) -> None:
+    def _admit(self, request: Request, match: Match, count: int, step: StepBuilder) -> None:
+        hits = match.blocks
         self.deferred.note_passed(request)
         self.deferred.has_changed |= bool(hits and self.deferred.blocked)  # those that share the hits need less, too
         self.dequeue(request, step.now)
-        self._running.admit(request, hits, count)
+        self._running.admit(request, hits, match.window_blocks, count)
         self.cache.register(request, hits)
         if request.num_seated_tokens - request.num_computed_tokens > step.batch.budget:
             self._running.mark_long(request)
@@ -310,6 +323,6 @@ class Admission:
             candidates,
             match.blocks,
             num_seats=0 if self._running.num_free_seats else 1,
-            num_blocks=self._count_blocks(request, match)[1] + headroom - self._pool.num_free,
+            num_blocks=self._count_blocks(request, match)[1] + headroom - self._num_available(),
             headroom=headroom if len(candidates) == len(running) else 0,
         )

@@ -13,6 +13,7 @@ the next chunk of that seat starts with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -64,6 +65,10 @@ class NewRequest(NamedTuple):
     seed: int
     eos_token_ids: frozenset[int]  # masked while fewer than params.min_tokens were sampled
     pooling: str | None = None  # "last" or "mean": the final hidden states are wanted, put together so
+    # Of the layers with a window (see KvLayout; a logical block of either group is several ids in a row): the table
+    # begins at first_window_block, no query of this request sees what is before it.
+    window_block_ids: Sequence[int] = ()
+    first_window_block: int = 0
 
 
 class BlockAppend(NamedTuple):
@@ -71,6 +76,7 @@ class BlockAppend(NamedTuple):
 
     seat: int
     block_ids: list[int]
+    window_block_ids: Sequence[int] = ()
 
 
 class TokenMask(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from hotseat.core.kv_layout import KvLayout
 from hotseat.errors import ConfigError
 
 __all__ = ["BATCHING_MODES", "CAPACITY_POLICIES", "SchedulerConfig", "default_token_budget", "parse_tenant_weights"]
@@ -98,6 +99,10 @@ class SchedulerConfig:
         default=0.01, metadata={"help": "part of the KV blocks that admissions leave free for running requests to grow"}
     )
 
+    kv_layout: KvLayout = field(
+        default=KvLayout(), metadata={"help": "blocks of each group of layers, by the model", "is_option": False}
+    )
+
     def __post_init__(self) -> None:
         for name in ("max_model_len", "num_kv_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"):
             _check(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
@@ -135,6 +140,20 @@ class SchedulerConfig:
         The share is one of the tokens that are left when every seat decodes, so decodes cannot shrink it.
         """
         return 2 * int((self.max_num_batched_tokens - self.max_num_seqs) * self.short_prefill_share)
+
+    @property
+    def max_chunk_tokens(self) -> int:
+        """Return how many tokens of one request a step computes at most."""
+        return min(self.max_num_batched_tokens, self.long_prefill_token_threshold or self.max_num_batched_tokens)
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """Return the longest sequence whose keys and values the whole KV cache holds."""
+        return self.kv_layout.max_tokens(self.num_kv_blocks, self.block_size, self.max_chunk_tokens)
+
+    def num_blocks_of(self, num_tokens: int) -> int:
+        """Return how many blocks a sequence of ``num_tokens`` holds at most."""
+        return self.kv_layout.num_blocks(num_tokens, self.block_size, self.max_chunk_tokens)
 
     @property
     def reserves_all(self) -> bool:

@@ -26,9 +26,11 @@ def check_invariants(
     cache.check_invariants(running)
     _check_places(requests, waiting, running)
     _check_seats(running)
-    held = Counter(block.id for request in running.requests.values() for block in request.blocks)
+    tables = [table for one in running.requests.values() for table in (one.blocks, one.window_blocks)]
+    held = Counter(block.id for table in tables for block in table)
     for block in pool.blocks:
         assert block.num_refs == held[block.id], f"{block!r} is in {held[block.id]} tables"
+    running.windows.check_invariants(list(running.requests.values()))
     for request in running.requests.values():
         _check_running(request, running)
 
@@ -46,6 +48,8 @@ def _check_places(requests: Mapping[RequestId, Request], waiting: WaitingQueue, 
         assert request.num_computed_tokens == 0, f"{request.id} waits and has computed tokens"
         assert request.seat is None, f"{request.id} waits in a seat"
         assert not request.blocks, f"{request.id} waits with blocks"
+        assert not request.window_blocks, f"{request.id} waits with window blocks"
+        assert not request.num_promised_blocks, f"{request.id} waits with a promise of blocks"
 
 
 def _check_seats(running: RunningSet) -> None:
@@ -62,7 +66,7 @@ def _check_seats(running: RunningSet) -> None:
 
 def _check_running(request: Request, running: RunningSet) -> None:
     assert request.status is RequestStatus.RUNNING, f"{request.id} has a seat and is {request.status.value}"
-    ids = [block.id for block in request.blocks]
+    ids = [block.id for block in request.blocks + request.window_blocks]
     assert len(ids) == len(set(ids)), f"{request.id} holds a block twice"
     lacks = request.num_tokens - request.num_computed_tokens
     assert lacks > 0, f"{request.id} has computed tokens that do not exist"
@@ -72,4 +76,5 @@ def _check_running(request: Request, running: RunningSet) -> None:
         is_full = request.num_computed_tokens == request.capacity
         assert not is_full or request in running.full, f"{request.id} is full and not listed to get a block"
     else:
-        assert request.num_tokens <= request.capacity, f"{request.id} was admitted without all of its blocks"
+        num_lacking = max(0, -(-request.num_tokens // running.block_size) - len(request.blocks))
+        assert not num_lacking, f"{request.id} was admitted without all of its blocks"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.request import Request, RequestStatus
@@ -52,12 +51,12 @@ class Limits:
         """
         config, num_prompt = self._config, len(request.prompt_token_ids)
         rest = check_context(num_prompt, request.params.max_tokens, config.max_model_len)
-        num_blocks = math.ceil((num_prompt + bool(rest)) / config.block_size)
+        num_blocks = config.num_blocks_of(num_prompt + bool(rest))
         if num_blocks > config.num_kv_blocks:
             raise PromptTooLongError(
                 f"the prompt has {num_prompt} tokens{rest}, which needs {num_blocks} blocks of {config.block_size} "
                 f"tokens, but the KV cache has {config.num_kv_blocks} blocks "
-                f"({config.num_kv_blocks * config.block_size} tokens)",
+                f"({config.max_cached_tokens} tokens)",
                 param="prompt",
             )
 

@@ -84,6 +84,8 @@ class OutputProcessor:
                 continue  # ended since schedule, or failed
             request.num_computed_tokens = chunk.end
             self._admission.deferred.requeue(self._admission.cache.index_computed(request, chunk.start), now)
+            if chunk.end == request.capacity and not chunk.samples:  # its window blocks; the prompt has all others
+                self._running.full.append(request)
             if request.collected_logprobs is not None:
                 request.collected_logprobs += output.prompt_logprobs.get(chunk.request_id, [])
             if chunk.samples:

@@ -9,6 +9,9 @@
                 them (this request is their *owner*) instead of computing them again
     not full    the tail; no key names it, so it is shared by no other request
 
+Layers with a window have their own index, by the same nodes. A hit of n tokens needs the blocks [0, n) of the layers
+that see everything, and of the others only what the query at n sees; a match is cut to the longest n that has both.
+
 A block enters the index when it *has been computed*, in ``index_computed``, never when it is planned: a step that fails
 leaves nothing valid-looking behind. Whoever holds a reference frees it: ``BlockPool.free`` of the whole table.
 """
@@ -19,8 +22,10 @@ from itertools import count
 from typing import NamedTuple
 
 from hotseat.core.block_pool import Block, BlockKey, BlockPool, PrefixNode
+from hotseat.core.config import SchedulerConfig
 from hotseat.core.request import Request
 from hotseat.core.running import RunningSet
+from hotseat.core.window_blocks import WindowBlocks
 
 __all__ = ["Match", "PrefixCache"]
 
@@ -29,6 +34,7 @@ class Match(NamedTuple):
     """The part of a request's sequence that is cached or in flight."""
 
     blocks: list[Block]  # hits, from the first block on
+    window_blocks: list[Block]  # of the layers with a window: the last ones before the end of these hits
     owner: Request | None = None  # computes the block after them
     num_awaited: int = 0  # tokens that the owner must have computed before all that it shares is there
 
@@ -36,17 +42,18 @@ class Match(NamedTuple):
 class PrefixCache:
     """Match requests against the pool's index and keep the index up to date."""
 
-    def __init__(self, pool: BlockPool, block_size: int, *, is_enabled: bool) -> None:
+    def __init__(self, pool: BlockPool, windows: WindowBlocks, config: SchedulerConfig) -> None:
         self._pool = pool
-        self._block_size = block_size
-        self._is_enabled = is_enabled
+        self._windows = windows
+        self._block_size = config.block_size
+        self._is_enabled = config.enable_prefix_caching
         self._ids = count()
         self._in_flight: dict[BlockKey, tuple[PrefixNode, Request]] = {}
 
     def match(self, request: Request) -> Match:
         """Return the blocks that hold the beginning of ``request``, and the owner of what comes after them."""
         if not self._is_enabled or request.collected_logprobs is not None or request.pooling == "mean":
-            return Match([])  # prompt log-probabilities and a mean need every row to be computed
+            return Match([], [])  # prompt log-probabilities and a mean need every row to be computed
         blocks: list[Block] = []
         parent: int | str = request.cache_salt
         slices = self._slices(request, request.num_tokens)
@@ -58,7 +65,10 @@ class PrefixCache:
             assert block.node is not None, f"{block!r} was found without a node"
             parent = block.node.id
         owner, num_shared = self._match_in_flight(slices, len(blocks), parent)
-        return Match(blocks, owner, num_shared * self._block_size)
+        window_blocks: list[Block] = []
+        if self._windows.size:
+            blocks, window_blocks = self._match_windows(request, blocks)
+        return Match(blocks, window_blocks, owner, num_shared * self._block_size)
 
     def register(self, request: Request, hits: list[Block]) -> None:
         """Note that ``request``, which was given ``hits``, is going to compute the rest of its full blocks."""
@@ -83,6 +93,8 @@ class PrefixCache:
         for index in range(first, end // self._block_size):
             node = self._node(request, index)
             self._pool.record(request.blocks[index], node)
+            if self._windows.size:
+                self._pool.record(request.window_blocks[index - request.first_window_block], _window_node(node))
             self._unregister(node, request)
         return self._served(request, end) if request.waiters else []
 
@@ -102,6 +114,23 @@ class PrefixCache:
         for node, request in self._in_flight.values():
             assert running.requests.get(request.id) is request, f"{request.id} has a block in flight and no seat"
             assert node.id in open_ids[request.id], f"{request.id} has computed a block that is in flight"
+
+    def _match_windows(self, request: Request, hits: list[Block]) -> tuple[list[Block], list[Block]]:
+        """Cut ``hits`` where the layers with a window have all that the next query sees; return both groups' hits."""
+        found: list[Block | None] = []
+        num_hits = num_in_row = 0
+        for block in hits:
+            assert block.node is not None, f"{block!r} was found without a node"
+            found.append(self._pool.find(_window_node(block.node).key))
+            num_in_row = 0 if found[-1] is None else num_in_row + 1
+            if len(found) - num_in_row <= self._first_seen(request, len(found)):
+                num_hits = len(found)
+        first = self._first_seen(request, num_hits)
+        return hits[:num_hits], [block for block in found[first:num_hits] if block is not None]
+
+    def _first_seen(self, request: Request, num_hits: int) -> int:
+        # A full hit computes its last token all the same: its logits are needed.
+        return self._windows.first_seen(min(num_hits * self._block_size, request.num_tokens - 1))
 
     def _match_in_flight(
         self, slices: list[tuple[int, ...]], num_hits: int, parent: int | str
@@ -157,3 +186,8 @@ class PrefixCache:
 
     def _served(self, owner: Request, num_computed: int) -> list[Request]:
         return [waiter for num_awaited, waiter in owner.waiters.values() if num_awaited <= num_computed]
+
+
+def _window_node(node: PrefixNode) -> PrefixNode:
+    """Return the name of a block of the layers with a window: its key has no tokens, so it is no other node's."""
+    return PrefixNode((node.id, ()), node.id)

@@ -142,6 +142,11 @@ class Request:
     num_shared_tokens: int = 0  # tokens in blocks that came from the prefix cache and are never written
     is_long: bool = False  # its prefill exceeded one step's budget when it took its seat
     blocks: list[Block] = field(default_factory=list, repr=False)
+    window_blocks: list[Block] = field(
+        default_factory=list, repr=False
+    )  # of layers with a window, see window_blocks.py
+    first_window_block: int = 0  # those before it were given back
+    num_promised_blocks: int = 0  # that window_blocks may take, in blocks of the pool
     capacity: int = 0  # tokens that fit in its blocks
     nodes: list[PrefixNode] = field(default_factory=list, repr=False)  # of its full blocks, known so far
     slices: list[tuple[int, ...]] = field(default_factory=list, repr=False)  # its tokens, cut into full blocks

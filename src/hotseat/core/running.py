@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 from hotseat.core.block_pool import Block, BlockPool
+from hotseat.core.config import SchedulerConfig
 from hotseat.core.request import Request, RequestId, RequestStatus
+from hotseat.core.window_blocks import WindowBlocks
 
-__all__ = ["RunningSet"]
+__all__ = ["Growth", "RunningSet"]
+
+
+class Growth(NamedTuple):
+    """Blocks that were appended to the tables of a request."""
+
+    blocks: list[Block]
+    window_blocks: list[Block]
 
 
 class RunningSet:
@@ -17,15 +27,17 @@ class RunningSet:
     took their seat. A request moves from the second to the first once, when its last chunk was computed.
     """
 
-    def __init__(self, num_seats: int, pool: BlockPool, block_size: int) -> None:
+    def __init__(self, pool: BlockPool, config: SchedulerConfig) -> None:
         self.requests: dict[RequestId, Request] = {}  # in order of admission
         self.decoding: dict[RequestId, Request] = {}
         self.prefilling: dict[RequestId, Request] = {}
         self.num_long = 0  # of the prefilling
-        self.full: list[Request] = []  # decoding ones whose blocks are full: the only ones to be touched for blocks
+        self.full: list[Request] = []  # those whose blocks are full: the only ones to be touched for blocks
+        self.windows = WindowBlocks(pool, config)
         self._pool = pool
-        self._block_size = block_size
-        self._free_seats = list(range(num_seats))  # a heap: low seats are taken first
+        self.block_size = config.block_size
+        self._num_full = config.kv_layout.num_full  # pool blocks in a logical one
+        self._free_seats = list(range(config.max_num_seqs))  # a heap: low seats are taken first
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -34,20 +46,23 @@ class RunningSet:
     def num_free_seats(self) -> int:
         return len(self._free_seats)
 
-    def admit(self, request: Request, hits: list[Block], count: int) -> None:
+    def admit(self, request: Request, hits: list[Block], window_hits: list[Block], count: int) -> None:
         """Give ``request`` a seat and a table of its ``hits`` and ``count`` blocks more; there must be enough."""
         self._pool.touch(hits)  # first, so that allocate cannot evict one of them
-        blocks = self._pool.allocate(count)
+        request.num_computed_tokens = min(len(hits) * self.block_size, request.num_tokens - 1)
+        if self.windows.size:
+            self.windows.admit(request, window_hits, len(hits) + count)
+        blocks = self._pool.allocate(count, self._num_full)
         assert blocks is not None, f"{request.id} was admitted without {count} free blocks"
         request.move_to(RequestStatus.RUNNING)
         request.seat = heapq.heappop(self._free_seats)
         request.blocks = hits + blocks
-        request.capacity = len(request.blocks) * self._block_size
+        request.capacity = self._capacity(request)
         request.num_seated_tokens = request.num_tokens
-        request.num_shared_tokens = len(hits) * self._block_size
-        # A full hit computes its last token all the same: its logits are needed.
-        request.num_computed_tokens = min(request.num_shared_tokens, request.num_seated_tokens - 1)
+        request.num_shared_tokens = len(hits) * self.block_size
         self.requests[request.id] = self.prefilling[request.id] = request
+        if request.num_computed_tokens == request.capacity:
+            self.full.append(request)
 
     def mark_long(self, request: Request) -> None:
         """Note that the prefill of ``request`` is longer than a step."""
@@ -58,15 +73,36 @@ class RunningSet:
         """Note that the prefill of ``request`` is complete."""
         self._drop_prefill(request)
         self.decoding[request.id] = request
+        if self.windows.size:
+            self.windows.start_decoding(request)
 
-    def grow(self, request: Request) -> Block | None:
-        """Append one block to a table, or return ``None`` when no block is free."""
-        blocks = self._pool.allocate(1)
-        if blocks is None:
+    def num_lacking(self, request: Request) -> int:
+        """Return how many blocks the next token of ``request`` needs."""
+        at = request.num_computed_tokens
+        num_blocks = self._num_full if len(request.blocks) * self.block_size == at else 0
+        if self.windows.size and self.windows.capacity(request) == at:
+            num_blocks += self.windows.size
+        return num_blocks
+
+    def grow(self, request: Request) -> Growth | None:
+        """Append a block to each table that is full, or to none and return ``None`` when too few are free."""
+        if self.windows.size:
+            self.windows.drop_behind(request)
+        if self.num_lacking(request) > self._pool.num_free:
             return None
-        request.blocks.append(blocks[0])
-        request.capacity += self._block_size
-        return blocks[0]
+        is_full = len(request.blocks) * self.block_size == request.num_computed_tokens
+        blocks = self._pool.allocate(int(is_full), self._num_full)
+        assert blocks is not None, f"a block for {request.id} was counted free and is not"
+        request.blocks += blocks
+        window_blocks = self.windows.extend(request, request.num_computed_tokens + 1) if self.windows.size else []
+        request.capacity = self._capacity(request)
+        return Growth(blocks, window_blocks)
+
+    def extend(self, request: Request, end: int) -> list[Block]:
+        """Append window blocks for tokens up to ``end``, as far as blocks are free; return the new ones."""
+        blocks = self.windows.extend(request, end)
+        request.capacity = self._capacity(request)
+        return blocks
 
     def release(self, request: Request, status: RequestStatus) -> None:
         """Take seat and blocks from ``request``, at once."""
@@ -77,9 +113,15 @@ class RunningSet:
             self._drop_prefill(request)
         heapq.heappush(self._free_seats, request.seat)
         self._pool.free(request.blocks)
+        if self.windows.size:
+            self.windows.release(request)
         request.seat = None
         request.blocks = []
         request.capacity = 0
+
+    def _capacity(self, request: Request) -> int:
+        capacity = len(request.blocks) * self.block_size
+        return min(capacity, self.windows.capacity(request)) if self.windows.size else capacity
 
     def _drop_prefill(self, request: Request) -> None:
         del self.prefilling[request.id]

@@ -47,7 +47,7 @@ from hotseat.core.limits import Limits
 from hotseat.core.output_processor import OutputProcessor, final_update
 from hotseat.core.policies import policy_for
 from hotseat.core.policy import Policy, UserPolicy, overrides
-from hotseat.core.request import BlockReason, FinishReason, Request, RequestId, RequestStatus
+from hotseat.core.request import FinishReason, Request, RequestId, RequestStatus
 from hotseat.core.running import RunningSet
 from hotseat.core.step_builder import StepBuilder
 from hotseat.core.waiting import WaitingQueue
@@ -69,7 +69,7 @@ class Scheduler:
         self._requests: dict[RequestId, Request] = {}
         self._pool = BlockPool(config.num_kv_blocks)
         self._waiting = WaitingQueue(self.policy, config.short_prefill_tokens)
-        self._running = RunningSet(config.max_num_seqs, self._pool, config.block_size)
+        self._running = RunningSet(self._pool, config)
         self._limits = Limits(config)
         self._times = WaitTimes()
         self._admission = Admission(
@@ -110,7 +110,7 @@ class Scheduler:
         params, num_prompt = request.params, request.num_prompt_tokens
         request.serial, self._num_added = self._num_added, self._num_added + 1
         # A sequence beyond the KV cache could not resume after a preemption; the newest token needs no slot.
-        max_len = min(self.config.max_model_len, self.config.num_kv_blocks * self.config.block_size + 1)
+        max_len = min(self.config.max_model_len, self.config.max_cached_tokens + 1)
         request.end_at = max_len if params.max_tokens is None else min(max_len, num_prompt + params.max_tokens)
         # A complete grammar leaves nothing but an end, whatever the client thinks of ends.
         ignores_eos = params.ignore_eos and not request.has_grammar
@@ -265,7 +265,7 @@ class Scheduler:
         batch = Batch(step=self._num_steps, chunks=[], budget=tokens)
         self._num_steps += 1
         self._scheduled_at = now
-        return StepBuilder(batch, now, self.config.long_prefill_token_threshold or tokens, time)
+        return StepBuilder(batch, self._running, now, self.config.long_prefill_token_threshold or tokens, time)
 
     def _rekey(self, now: float) -> None:
         """Order all requests anew: the policy's keys have changed their meaning."""
@@ -281,7 +281,7 @@ class Scheduler:
                 step.batch.ended.append(final_update(request, error=f"{request.id} {why}"))
 
     def _grow_decodes(self, step: StepBuilder) -> None:
-        """Give every decode whose blocks are full one more."""
+        """Give every request whose blocks are full one more: decodes, and prefills for want of window blocks."""
         full, self._running.full = self._running.full, []
         for request in full:
             if request.status is RequestStatus.RUNNING and request.num_computed_tokens == request.capacity:
@@ -289,12 +289,14 @@ class Scheduler:
 
     def _grow(self, request: Request, step: StepBuilder) -> None:
         """Append a block to the table of ``request``; as long as none is free, preempt the least urgent running one."""
-        while (block := self._running.grow(request)) is None:
+        while (growth := self._running.grow(request)) is None:
             assert len(self._running) > 1, f"{request.id} is alone and outgrew the KV cache without an end"
-            victim = self._admission.preempt_least_urgent(f"blocks: {request.id} needed 1, 0 free", step)
+            needed, num_free = self._running.num_lacking(request), self._pool.num_free
+            cause = f"blocks: {request.id} needed {needed}, {num_free} free"
+            victim = self._admission.preempt_least_urgent(cause, step)
             if victim is request:
                 return
-        step.append_block(request, block.id)
+        step.append_blocks(request, growth.blocks, growth.window_blocks)
 
     def _prefill_last_tokens(self, step: StepBuilder) -> None:
         """Serve the prefills that lack a single token, like decodes."""
@@ -321,7 +323,7 @@ class Scheduler:
                 continue
             self._admission.admit(step, before=request)
             if not step.prefill(request, step.left):
-                step.batch.deferred.append(Deferral(request.id, BlockReason.BUDGET.value))
+                step.batch.deferred.append(Deferral(request.id, step.reason_of_no_chunk(request)))
         self._admission.admit(step)
 
     def _end_step(self, step: StepBuilder) -> Batch:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hotseat.core.batch import Batch, BlockAppend, Chunk, NewRequest
+from hotseat.core.block_pool import Block
 from hotseat.core.budget import PrefillTime
 from hotseat.core.request import BlockReason, Request, RequestId
+from hotseat.core.running import RunningSet
 
 __all__ = ["StepBuilder"]
 
@@ -16,7 +18,8 @@ _new_tuple = tuple.__new__  # twice as fast as Chunk(…), and it is paid for ev
 class StepBuilder:
     """The collected work of one step until its batch is closed."""
 
-    def __init__(self, batch: Batch, now: float, chunk_cap: int, time: PrefillTime | None) -> None:
+    def __init__(self, batch: Batch, running: RunningSet, now: float, chunk_cap: int, time: PrefillTime | None) -> None:
+        self._running = running
         self.batch = batch
         self.now = now
         self.time = time  # for prefills, beside the budget of tokens
@@ -49,7 +52,9 @@ class StepBuilder:
                 request_id=request.id,
                 token_ids=request.token_ids(),
                 num_prompt_tokens=request.num_prompt_tokens,
-                block_ids=[block.id for block in request.blocks],
+                block_ids=block_ids(request.blocks),
+                window_block_ids=block_ids(request.window_blocks),
+                first_window_block=request.first_window_block,
                 params=request.params,
                 seed=request.seed,
                 eos_token_ids=request.eos_token_ids,
@@ -57,10 +62,15 @@ class StepBuilder:
             )
         )
 
-    def append_block(self, request: Request, block_id: int) -> None:
-        """Tell the runner of a new block of a request that has its seat already."""
+    def append_blocks(self, request: Request, blocks: list[Block], window_blocks: list[Block]) -> None:
+        """Tell the runner of new blocks of a request that has its seat already."""
         assert request.seat is not None, f"{request.id} grows without a seat"
-        self.block_appends[request.id] = BlockAppend(request.seat, [block_id])
+        before = self.block_appends.get(request.id, BlockAppend(request.seat, []))
+        self.block_appends[request.id] = BlockAppend(
+            request.seat,
+            before.block_ids + block_ids(blocks),
+            [*before.window_block_ids, *block_ids(window_blocks)],
+        )
 
     def skip(self, request: Request, lookahead: int) -> None:
         """Note that a waiting request does not fit; after ``lookahead`` of its size bucket the bucket is closed."""
@@ -68,11 +78,22 @@ class StepBuilder:
         if sum(other.wait.bucket == request.wait.bucket for other in self.skipped) >= lookahead:
             self.closed_buckets.add(request.wait.bucket)
 
+    def reason_of_no_chunk(self, request: Request) -> str:
+        """Return why ``request``, which runs, computes nothing in this step."""
+        lacks_blocks = self.left > 0 and request.num_computed_tokens == request.capacity
+        reason = BlockReason.BLOCKS if lacks_blocks else BlockReason.BUDGET
+        return str(reason.value)
+
     def prefill(self, request: Request, limit: int) -> int:
         """Give ``request`` the next chunk of its prompt, at most ``limit`` tokens; return how many it was."""
         assert request.seat is not None, f"{request.id} computes without a seat"
         start, total = request.num_computed_tokens, request.num_seated_tokens
-        wanted = size = min(total - start, limit, self.left, self.chunk_cap)
+        size = min(total - start, limit, self.left, self.chunk_cap)
+        if start + size > request.capacity:
+            if blocks := self._running.extend(request, start + size):
+                self.append_blocks(request, [], blocks)
+            size = min(size, request.capacity - start)
+        wanted = size
         if size > 0 and self.time is not None:
             size = self.time.take(start, size)
         if size > 0:
@@ -86,3 +107,8 @@ class StepBuilder:
             self.batch.budget -= self.left
             self.left = 0
         return max(0, size)
+
+
+def block_ids(blocks: list[Block]) -> list[int]:
+    """Return the ids of all pool blocks that ``blocks`` are."""
+    return [block_id for block in blocks for block_id in block.ids]

@@ -31,7 +31,8 @@ def choose_victims(
         if len(victims) >= num_seats and num_blocks <= 0:
             break
         victims.append(candidate)
-        num_blocks -= sum(_is_last_holder(block, num_held) for block in candidate.blocks)
+        num_blocks -= sum(block.size for block in candidate.blocks if _is_last_holder(block, num_held))
+        num_blocks -= candidate.num_promised_blocks
     if len(victims) == len(candidates):
         num_blocks -= headroom
     return victims if len(victims) >= num_seats and num_blocks <= 0 else []

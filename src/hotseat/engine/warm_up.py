@@ -14,7 +14,7 @@ MAX_TOKENS = 4
 
 def warm_up(loop: StepLoop, config: SchedulerConfig) -> None:
     """Let ``loop`` compute a few prompts and tokens and show the scheduler how long steps take on this machine."""
-    room = min(config.max_model_len, config.num_kv_blocks * config.block_size) - MAX_TOKENS
+    room = min(config.max_model_len, config.max_cached_tokens) - MAX_TOKENS
     requests = [
         Request(
             id=RequestId(f"warm-up-{prompt_len}"),

@@ -108,6 +108,8 @@ def collect(*groups: tuple[str, type]) -> dict[str, Option]:
     for group, cls in groups:
         hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
+            if not field.metadata.get("is_option", True):  # the program works it out
+                continue
             kinds, is_optional = _kinds(hints[field.name])
             default = field.default
             if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:

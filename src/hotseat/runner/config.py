@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
+from hotseat.core.kv_layout import KvLayout
 from hotseat.errors import ConfigError
 from hotseat.models.spec import DecoderSpec
 
@@ -16,6 +18,8 @@ __all__ = [
     "RunnerConfig",
     "WeightDtype",
     "kv_bytes_per_block",
+    "kv_layout_of",
+    "kv_tables",
     "resolve_dtype",
     "resolve_kv_cache_dtype",
 ]
@@ -69,6 +73,9 @@ class RunnerConfig:
     max_num_seqs: int = field(default=64, metadata={"help": "seats: requests that may run at the same time"})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "tokens that one step may compute"})
     max_model_len: int = field(metadata={"help": "longest sequence, prompt and output together"})
+    kv_layout: KvLayout = field(
+        default=KvLayout(), metadata={"help": "blocks of each group of layers, as the scheduler's", "is_option": False}
+    )
 
     def __post_init__(self) -> None:
         _check_choice("dtype", self.dtype, DTYPES)
@@ -111,10 +118,48 @@ def resolve_kv_cache_dtype(dtype: str, kv_cache_dtype: str) -> KvDtype:
     return cast(KvDtype, kv_cache_dtype)
 
 
-def kv_bytes_per_block(spec: DecoderSpec, kv_cache_dtype: KvDtype, block_size: int) -> int:
-    """Return the bytes that keys and values of ``block_size`` tokens take in all layers."""
-    items_per_token = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
+def kv_layout_of(spec: DecoderSpec, max_model_len: int) -> KvLayout:
+    """Return how the layers share the KV cache: those with a window apart, where that saves anything.
+
+    Where all have one, the first layer keeps its blocks all the same: the prefix cache needs a group that has them all.
+    The widest window holds for the whole group.
+    """
+    window = max((layer.window for layer in spec.layers if layer.window is not None), default=max_model_len)
+    num_windowed = len(_windowed_layers(spec))
+    if window >= max_model_len or not num_windowed:
+        return KvLayout()
+    num_full = spec.num_layers - num_windowed
+    layers_per_block = math.gcd(num_full, num_windowed)
+    return KvLayout(num_full // layers_per_block, num_windowed // layers_per_block, window)
+
+
+def kv_tables(spec: DecoderSpec, layout: KvLayout) -> list[int]:
+    """Return the block table of each layer: those of the first group come first, each for as many layers as a block."""
+    if not layout.num_window:
+        return [0] * spec.num_layers
+    layers_per_block = spec.num_layers // (layout.num_full + layout.num_window)
+    windowed = _windowed_layers(spec)
+    in_order = [index for index in range(spec.num_layers) if index not in windowed] + windowed
+    tables = [0] * spec.num_layers
+    for place, index in enumerate(in_order):
+        tables[index] = place // layers_per_block
+    return tables
+
+
+def kv_bytes_per_block(
+    spec: DecoderSpec, kv_cache_dtype: KvDtype, block_size: int, layout: KvLayout | None = None
+) -> int:
+    """Return the bytes of a block of the pool: keys and values of ``block_size`` tokens in its layers."""
+    layout = layout or KvLayout()
+    num_layers = spec.num_layers // (layout.num_full + layout.num_window)
+    items_per_token = 2 * num_layers * spec.num_kv_heads * spec.head_dim
     return items_per_token * block_size * _KV_ITEM_BYTES[kv_cache_dtype]
+
+
+def _windowed_layers(spec: DecoderSpec) -> list[int]:
+    """Return the layers of the second group of the KV cache."""
+    windowed = [index for index, layer in enumerate(spec.layers) if layer.window is not None]
+    return windowed[1:] if len(windowed) == spec.num_layers else windowed
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from hotseat.machine import usable_cpus
 from hotseat.models.spec import DecoderSpec
 from hotseat.models.weights import Weights
 from hotseat.runner import _native
-from hotseat.runner.config import RunnerConfig
+from hotseat.runner.config import RunnerConfig, kv_tables
 from hotseat.runner.determinism import Determinism, native_determinism
 from hotseat.runner.groups import check_groups, log_groups
 from hotseat.runner.logits_processors import resample
@@ -54,7 +54,7 @@ class NativeRunner:
         self._results = StepResults.allocate(config)
         self._pooler = Pooler()
         self._decoder = _native.Decoder(
-            _shape(spec, config.max_model_len),
+            _shape(spec, config),
             _limits(config),
             config.weight_dtype,
             resolve_isa(config.isa),
@@ -202,7 +202,7 @@ def _threads(config: RunnerConfig) -> int:
     return threads
 
 
-def _shape(spec: DecoderSpec, max_model_len: int) -> dict[str, Any]:
+def _shape(spec: DecoderSpec, config: RunnerConfig) -> dict[str, Any]:
     same = (
         *("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim"),
         *("norm_eps", "norm_placement", "has_mlp_norm", "qk_norm", "qk_norm_after_rope", "gated", "activation"),
@@ -214,11 +214,12 @@ def _shape(spec: DecoderSpec, max_model_len: int) -> dict[str, Any]:
         **{name: getattr(spec, name) or 0.0 for name in ("attention_scale", "attention_softcap", "logit_softcap")},
         "ropes": [
             (list(rope.inverse_frequencies), rope.attention_factor)
-            for rope in (one.for_length(max_model_len) for one in spec.ropes)
+            for rope in (one.for_length(config.max_model_len) for one in spec.ropes)
         ],
         "layer_ropes": [-1 if layer.rope is None else layer.rope for layer in spec.layers],
         "experts": None if spec.experts is None else asdict(spec.experts),
         "layer_windows": [layer.window or 0 for layer in spec.layers],
+        "layer_tables": kv_tables(spec, config.kv_layout),
     }
 
 

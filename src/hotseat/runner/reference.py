@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hotseat.core.batch import Batch, StepOutput
 from hotseat.models.spec import DecoderSpec, is_matrix, layer_slots
 from hotseat.models.weights import Weights
-from hotseat.runner.config import RunnerConfig, WeightDtype
+from hotseat.runner.config import RunnerConfig, WeightDtype, kv_tables
 from hotseat.runner.determinism import Determinism, reference_determinism
 from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.logits_processors import sample_processed
@@ -126,12 +126,12 @@ class ReferenceRunner:
     def _decode(self, flat: FlatBatch) -> Array:
         """Return the hidden states after the last layer, float32[T, hidden_size]."""
         spec = self._spec
-        slots = self._cache.slots(flat, self._table.block_tables)
+        slots = [self._cache.slots(flat, table) for table in self._cache.tables(self._table.block_tables)]
         hidden = self._embedding[flat.token_ids[: flat.num_tokens]] * np.float32(spec.embedding_scale)
         if self._positions is not None:
             hidden = hidden + self._positions[flat.positions[: flat.num_tokens]]
         for index, layer in enumerate(self._layers):
-            attended = self._attention_of(layer, index, hidden, flat, slots)
+            attended = self._attention_of(layer, index, hidden, flat, slots[self._cache.table_of[index]])
             if spec.norm_placement == "parallel":
                 hidden = hidden + (attended + self._mlp_of(layer, hidden)) * np.float32(spec.residual_scale)
             else:
@@ -206,8 +206,10 @@ class ReferenceRunner:
         for chunk in range(flat.num_chunks):
             first_row, end_row = query_start[chunk], query_start[chunk + 1]
             context_len = int(flat.context_lens[chunk])
-            k, v = self._cache.read(layer, self._table.block_tables[flat.seats[chunk]], context_len)
             start = context_len - (end_row - first_row)
+            first = 0 if options.window is None else max(0, start - options.window + 1)
+            table = self._cache.tables(self._table.block_tables)[self._cache.table_of[layer]]
+            k, v = self._cache.read(layer, table[flat.seats[chunk]], first, context_len)
             for begin, end in _pieces(first_row, end_row):
                 piece_start = start + begin - first_row
                 piece_end = piece_start + end - begin
@@ -316,11 +318,19 @@ class _KvCache:
     """Keys and values of all layers in blocks; slot = block id * block_size + position % block_size."""
 
     def __init__(self, spec: DecoderSpec, config: RunnerConfig) -> None:
-        shape = (2, spec.num_layers, config.num_kv_blocks * config.block_size, spec.num_kv_heads, spec.head_dim)
+        self.table_of = kv_tables(spec, config.kv_layout)
+        self._place_of = [self.table_of[:index].count(table) for index, table in enumerate(self.table_of)]
+        num_layers = 1 + max(self._place_of)
+        shape = (2, num_layers, config.num_kv_blocks * config.block_size, spec.num_kv_heads, spec.head_dim)
+        self._num_seats = config.max_num_seqs
         self._block_size = config.block_size
         self._is_bf16 = config.kv_dtype == "bf16"
-        # [keys and values, layers, slots, G, D]; bf16 is kept as its bits.
+        # [keys and values, layers of a block, slots, G, D]; bf16 is kept as its bits.
         self._slots: NDArray[Any] = np.zeros(shape, np.uint16 if self._is_bf16 else np.float32)
+
+    def tables(self, block_tables: Int32Array) -> Int32Array:  # [tables, seats, blocks]
+        """Return the block tables of all seats, apart."""
+        return block_tables.reshape(-1, self._num_seats, block_tables.shape[1])
 
     def slots(self, flat: FlatBatch, block_tables: Int32Array) -> NDArray[np.int64]:  # [T]
         """Return where each row's key and value go; -1 for rows that write none."""
@@ -335,16 +345,23 @@ class _KvCache:
         """Store keys and values of the rows whose slot is not -1."""
         rows = np.flatnonzero(slots >= 0)
         for kind, values in enumerate((k, v)):
-            self._slots[kind, layer, slots[rows]] = bf16_bits(values[rows]) if self._is_bf16 else values[rows]
+            self._slots[kind, self._place_of[layer], slots[rows]] = (
+                bf16_bits(values[rows]) if self._is_bf16 else values[rows]
+            )
 
-    def read(self, layer: int, block_table: Int32Array, context_len: int) -> tuple[Array, Array]:
-        """Return keys and values of positions [0, context_len), each [context_len, G, D]."""
+    def read(self, layer: int, block_table: Int32Array, first: int, context_len: int) -> tuple[Array, Array]:
+        """Return keys and values of positions [0, context_len), each [context_len, G, D]; zeros before ``first``.
+
+        What is before ``first`` may have been given back, and another sequence may write there.
+        """
         positions = np.arange(context_len)
         slots = block_table[positions // self._block_size] * self._block_size + positions % self._block_size
-        return self._values(0, layer, slots), self._values(1, layer, slots)
+        keys, values = self._values(0, layer, slots), self._values(1, layer, slots)
+        keys[:first] = values[:first] = 0
+        return keys, values
 
     def _values(self, kind: int, layer: int, slots: NDArray[np.intp]) -> Array:
-        stored = self._slots[kind, layer, slots]
+        stored = self._slots[kind, self._place_of[layer], slots]
         return bf16_values(stored.view(np.uint16)) if self._is_bf16 else stored.view(np.float32)
 
 

@@ -179,7 +179,8 @@ class SeatTable:
     """Apply batches to the seats: ``prepare`` before a step computes, ``commit`` after it sampled.
 
     ``tokens[s, :num_tokens[s]]`` is the sequence of seat s, of which the first ``num_prompt_tokens[s]`` are
-    the prompt; ``block_tables[s]`` are its KV blocks in order. No token id here is outside of the vocabulary.
+    the prompt; ``block_tables[t * max_num_seqs + s]`` are its KV blocks in order in table t, that of some layers (see
+    ``config.kv_tables``). No token id here is outside of the vocabulary.
     """
 
     def __init__(self, config: RunnerConfig, vocab_size: int) -> None:
@@ -187,7 +188,10 @@ class SeatTable:
         self.tokens: Int32Array = np.zeros((seats, config.max_model_len + 1), np.int32)
         self.num_tokens: Int32Array = np.zeros(seats, np.int32)
         self.num_prompt_tokens: Int32Array = np.zeros(seats, np.int32)
-        self.block_tables: Int32Array = np.zeros((seats, config.max_blocks_per_seq), np.int32)
+        self._layout = config.kv_layout
+        num_tables = self._layout.num_full + self._layout.num_window
+        self.block_tables: Int32Array = np.zeros((num_tables * seats, config.max_blocks_per_seq), np.int32)
+        self._window_ends: Int32Array = np.zeros(seats, np.int32)  # logical blocks up to the end of the window's table
         self.capacity: Int32Array = np.zeros(seats, np.int32)  # tokens that the blocks of a seat hold
         self.sampling: NDArray[np.void] = np.zeros(seats, SEAT_SAMPLING)
         self.logit_bias = Ragged(seats)
@@ -229,8 +233,8 @@ class SeatTable:
             self._release(request_id)
         for seating in batch.new_requests:
             self._seat(seating)
-        for seat, block_ids in batch.block_appends:
-            self._append_blocks(seat, block_ids)
+        for append in batch.block_appends:
+            self._append_blocks(*append)
         for seat, words in batch.token_masks:
             self.token_masks[seat] = np.frombuffer(words, np.uint32)
             self.has_mask[seat] = 1
@@ -261,7 +265,8 @@ class SeatTable:
         assert token_ids.view(np.uint32).max() < self._vocab_size, "a token id is not in the vocabulary"
         self.num_tokens[seat] = num_tokens
         self.num_prompt_tokens[seat] = seating.num_prompt_tokens
-        self._append_blocks(seat, seating.block_ids)
+        self._window_ends[seat] = seating.first_window_block
+        self._append_blocks(seat, seating.block_ids, seating.window_block_ids)
         self.sampling[seat] = seat_sampling(params, seating.seed)
         self._set_lists(seat, params, seating.eos_token_ids)
         if params.logits_processors:
@@ -281,13 +286,22 @@ class SeatTable:
     def _is_token(self, id_: int) -> bool:
         return 0 <= id_ < self._vocab_size
 
-    def _append_blocks(self, seat: int, block_ids: list[int]) -> None:
-        block_size = self._config.block_size
-        begin = int(self.capacity[seat]) // block_size
-        end = begin + len(block_ids)
-        assert end <= self.block_tables.shape[1], f"seat {seat} has more blocks than the longest sequence"
-        self.block_tables[seat, begin:end] = block_ids
+    def _append_blocks(self, seat: int, block_ids: Sequence[int], window_block_ids: Sequence[int]) -> None:
+        block_size, layout = self._config.block_size, self._layout
+        end = self._fill_tables(0, layout.num_full, seat, int(self.capacity[seat]) // block_size, block_ids)
         self.capacity[seat] = end * block_size
+        if layout.num_window:
+            begin = int(self._window_ends[seat])
+            end = self._fill_tables(layout.num_full, layout.num_window, seat, begin, window_block_ids)
+            self._window_ends[seat] = end
+
+    def _fill_tables(self, first: int, count: int, seat: int, begin: int, block_ids: Sequence[int]) -> int:
+        """Write logical blocks, each of ``count`` ids, from place ``begin`` on into as many tables; return the end."""
+        end = begin + len(block_ids) // count
+        assert end <= self.block_tables.shape[1], f"seat {seat} has more blocks than the longest sequence"
+        for index in range(count):
+            self.block_tables[(first + index) * len(self.num_tokens) + seat, begin:end] = block_ids[index::count]
+        return end
 
     def _flatten(self, chunks: Iterable[Chunk]) -> None:
         flat = self.flat

@@ -14,6 +14,7 @@ from typing import IO, Any
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.config import SchedulerConfig, default_token_budget
 from hotseat.core.events import StepRecord
+from hotseat.core.kv_layout import KvLayout
 from hotseat.core.policy import Policy
 from hotseat.core.request import Request
 from hotseat.engine import EventSink
@@ -45,12 +46,13 @@ def scheduler_config(options: SimulateOptions, values: Mapping[str, Any]) -> Sch
     """
     known = {entry.name: entry.default for entry in fields(SchedulerConfig)}
     chosen = {name: value for name, value in values.items() if name in known}
-    block_size = chosen.get("block_size", known["block_size"])
     chosen["num_kv_blocks"] = options.num_kv_blocks
-    chosen["max_model_len"] = options.max_model_len or max(1, options.num_kv_blocks * block_size)
+    chosen["kv_layout"] = KvLayout.parse(options.kv_layout)
+    chosen["max_model_len"] = options.max_model_len or 1
     seats = chosen.get("max_num_seqs", known["max_num_seqs"])
     chosen.setdefault("max_num_batched_tokens", default_token_budget(seats))
-    return SchedulerConfig(**chosen)
+    config = SchedulerConfig(**chosen)
+    return config if options.max_model_len else replace(config, max_model_len=max(1, config.max_cached_tokens))
 
 
 def simulate(options: SimulateOptions, config: SchedulerConfig, make_policy: PolicyMaker, *, command: str) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotseat.core.config import BATCHING_MODES, CAPACITY_POLICIES
+from hotseat.core.kv_layout import KvLayout
 from hotseat.errors import ConfigError
 from hotseat.options.lists import counts, names, words
 from hotseat.simulator.step_cost import StepCost
@@ -69,6 +70,13 @@ class SimulateOptions:
         metadata={"help": "longest sequence, prompt and output together (default: what the KV cache holds)"},
     )
     num_kv_blocks: int = field(default=16384, metadata={"help": "blocks in the KV cache"})
+    kv_layout: str = field(
+        default="1,0,0",
+        metadata={
+            "help": "FULL,WINDOW,TOKENS: blocks that block-size tokens take of layers that see all tokens, of layers "
+            "with a window, and that window; a server's log names them"
+        },
+    )
     compare: str | None = field(
         default=None, metadata={"help": "run several batching modes side by side: static,dynamic,continuous"}
     )
@@ -94,7 +102,7 @@ class SimulateOptions:
         rivals = (self.compare, self.compare_policy, self.compare_capacity, self.replay)
         if sum(option is not None for option in rivals) > 1:
             raise ConfigError("compare, compare_policy, compare_capacity and replay exclude each other")
-        _ = self.modes, self.policies, self.capacity_policies
+        _ = self.modes, self.policies, self.capacity_policies, KvLayout.parse(self.kv_layout)
         if self.slo is not None:
             Slo.parse(self.slo)
         if not self.step_cost.endswith(".json"):

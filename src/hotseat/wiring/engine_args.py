@@ -13,8 +13,8 @@ from hotseat.core.config import SchedulerConfig, default_token_budget
 from hotseat.engine import EngineConfig
 from hotseat.errors import ConfigError
 from hotseat.models import LOAD_FORMATS, DecoderSpec, slot_shapes
-from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, resolve_dtype, resolve_kv_cache_dtype
-from hotseat.wiring.memory import plan_capacity
+from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, kv_layout_of, resolve_dtype, resolve_kv_cache_dtype
+from hotseat.wiring.memory import asked_length, plan_capacity
 from hotseat.wiring.vllm_options import VllmOptions
 
 __all__ = ["ENGINE_OPTIONS", "CapacityOptions", "EngineArgs", "ModelOptions", "weight_bytes"]
@@ -151,19 +151,24 @@ class EngineArgs:
             num_kv_blocks=1,
         )
         dtype, kv_dtype = self.values.get("dtype", "auto"), self.values.get("kv_cache_dtype", "auto")
+        layout = kv_layout_of(spec, asked_length(self.capacity.max_model_len) or spec.max_position_embeddings)
+        block_size, kv_dtype = provisional.block_size, resolve_kv_cache_dtype(dtype, kv_dtype)
         plan = plan_capacity(
             model_max_len=spec.max_position_embeddings,
             max_model_len=self.capacity.max_model_len,
             num_kv_blocks=self.capacity.num_kv_blocks,
             kv_cache_memory_bytes=self.capacity.kv_cache_memory_bytes,
-            block_size=provisional.block_size,
-            bytes_per_block=kv_bytes_per_block(spec, resolve_kv_cache_dtype(dtype, kv_dtype), provisional.block_size),
+            block_size=block_size,
+            bytes_per_block=kv_bytes_per_block(spec, kv_dtype, block_size, layout),
             max_num_seqs=provisional.max_num_seqs,
             memory_bytes=max(0, memory_bytes - weight_bytes(spec, dtype)),
+            layout=layout,
+            max_chunk=provisional.max_chunk_tokens,
         )
         computed: dict[str, Any] = {
             "max_model_len": plan.max_model_len,
             "num_kv_blocks": plan.num_kv_blocks,
+            "kv_layout": layout,
             "max_num_batched_tokens": provisional.max_num_batched_tokens,
         }
         return (
@@ -171,7 +176,7 @@ class EngineArgs:
             options.build(
                 RunnerConfig,
                 self.values,
-                block_size=provisional.block_size,
+                block_size=block_size,
                 max_num_seqs=provisional.max_num_seqs,
                 **computed,
             ),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from hotseat.core.config import default_token_budget
 from hotseat.errors import HotseatError, ModelError
 from hotseat.models import DecoderSpec, Inspection, LoadedModel, inspect_model, slot_shapes
-from hotseat.runner.config import DTYPES, kv_bytes_per_block, resolve_kv_cache_dtype
+from hotseat.runner.config import DTYPES, kv_bytes_per_block, kv_layout_of, resolve_kv_cache_dtype
 from hotseat.text import ChatTemplate, turn_end_ids
 from hotseat.wiring.components import read_tokenizer
 from hotseat.wiring.engine_args import ModelOptions, weight_bytes
@@ -71,12 +72,17 @@ def _memory(spec: DecoderSpec) -> Iterator[tuple[str, str]]:
     for dtype in DTYPES:
         if dtype != "auto":
             kv_dtype = resolve_kv_cache_dtype(dtype, "auto")
-            token = kv_bytes_per_block(spec, kv_dtype, 1)
-            whole = token * spec.max_position_embeddings
+            length, max_chunk = spec.max_position_embeddings, default_token_budget(1)
+            layout = kv_layout_of(spec, length)
+            block = kv_bytes_per_block(spec, kv_dtype, 1, layout)
+            token = block * layout.num_full
+            whole = block * layout.num_blocks(length, 1, max_chunk)
+            windows = block * layout.num_window * (layout.most_held(max_chunk, 1) if layout.num_window else 0)
             yield (
                 f"memory in {dtype}",
                 f"about {_mib(weight_bytes(spec, dtype))} for weights; KV cache in {kv_dtype}: "
-                f"{token / 1024:,.1f} KiB for each token, {_mib(whole)} for a whole context",
+                f"{token / 1024:,.1f} KiB for each token, {_mib(whole)} for a whole context"
+                + (f" ({_mib(windows)} of it for windows)" if windows else ""),
             )
 
 

@@ -6,9 +6,10 @@ import logging
 import re
 from dataclasses import dataclass
 
+from hotseat.core.kv_layout import KvLayout
 from hotseat.errors import ConfigError
 
-__all__ = ["Capacity", "parse_bytes", "parse_length", "plan_capacity"]
+__all__ = ["Capacity", "asked_length", "parse_bytes", "parse_length", "plan_capacity"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,11 @@ def parse_length(name: str, value: int | str) -> int:
     return length
 
 
+def asked_length(max_model_len: int | str | None) -> int | None:
+    """Return the longest sequence that an option asks for; ``None``: as the model and the memory allow."""
+    return None if max_model_len in (None, "auto") else parse_length("max_model_len", max_model_len or 0)
+
+
 def plan_capacity(
     *,
     model_max_len: int,
@@ -63,17 +69,22 @@ def plan_capacity(
     bytes_per_block: int,
     max_num_seqs: int,
     memory_bytes: int,
+    layout: KvLayout | None = None,
+    max_chunk: int = 1,
 ) -> Capacity:
     """Work out the capacity. ``memory_bytes`` is what is free; nothing given takes a quarter of it at most.
+
+    ``layout`` says how many blocks a sequence takes that is computed in chunks of ``max_chunk`` tokens.
 
     Raises:
         ConfigError: a value is out of range, or the KV cache would not hold a single block.
     """
-    asked_len = None if max_model_len in (None, "auto") else parse_length("max_model_len", max_model_len or 0)
+    asked_len = asked_length(max_model_len)
     if asked_len is not None and asked_len > model_max_len:
         raise ConfigError(f"max_model_len is {asked_len}, but the model was made for at most {model_max_len} tokens")
     length = asked_len or model_max_len
-    wanted_blocks = max_num_seqs * -(-length // block_size)
+    layout = layout or KvLayout()
+    wanted_blocks = max_num_seqs * layout.num_blocks(length, block_size, max_chunk)
     if num_kv_blocks is not None:
         blocks, source = num_kv_blocks, f"num_kv_blocks {num_kv_blocks}"
     elif kv_cache_memory_bytes is not None:
@@ -87,9 +98,11 @@ def plan_capacity(
             f"{source} is a KV cache of {blocks * bytes_per_block / 2**20:.0f} MiB, "
             f"but {memory_bytes / 2**20:.0f} MiB of memory are free"
         )
-    if blocks < 1:
-        raise ConfigError(f"{source} holds no block of the KV cache: one takes {bytes_per_block} bytes")
-    return Capacity(max_model_len=_fitting_length(length, asked_len, blocks * block_size, source), num_kv_blocks=blocks)
+    cache_len = layout.max_tokens(blocks, block_size, max_chunk)
+    if cache_len < 1:
+        needed = bytes_per_block * layout.num_blocks(1, block_size, max_chunk)
+        raise ConfigError(f"{source} holds no block of the KV cache: one takes {needed} bytes")
+    return Capacity(max_model_len=_fitting_length(length, asked_len, cache_len, source), num_kv_blocks=blocks)
 
 
 def _fitting_length(length: int, asked_len: int | None, cache_len: int, source: str) -> int:

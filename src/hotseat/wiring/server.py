@@ -173,12 +173,14 @@ def _cache_info(components: EngineComponents) -> dict[str, str]:
 
 def _log_capacity(components: EngineComponents) -> None:
     scheduling, running = components.scheduler_config, components.runner_config
-    block_bytes = kv_bytes_per_block(components.model.spec, running.kv_dtype, scheduling.block_size)
+    spec, layout = components.model.spec, scheduling.kv_layout
+    block_bytes = kv_bytes_per_block(spec, running.kv_dtype, scheduling.block_size, layout)
     logger.info(
-        "KV cache: %d tokens in %d blocks (%s, %.0f MiB); sequences of up to %d tokens",
-        scheduling.num_kv_blocks * scheduling.block_size,
+        "KV cache: %d tokens in %d blocks (%s, %.0f MiB, layout %s); sequences of up to %d tokens",
+        scheduling.max_cached_tokens,
         scheduling.num_kv_blocks,
         running.kv_dtype,
         scheduling.num_kv_blocks * block_bytes / 2**20,
+        layout,
         scheduling.max_model_len,
     )
