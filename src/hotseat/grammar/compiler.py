@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,6 +141,8 @@ class GrammarCompiler:
         return grammar
 
     def _compile(self, params: StructuredOutputsParams) -> Grammar:
+        if params.preamble is not None:  # the first mask, of reasoning, would not show that nothing matches after it
+            self.compile(replace(params, preamble=None))
         tokenizer = self._index()
         source = source_of(params, self._added_tokens())
         matcher, complaint = self._matcher(tokenizer, source.text), ""
