@@ -128,7 +128,7 @@ $(BASE_STAMP): $(TOOLS_STAMP) pyproject.toml $(wildcard CMakeLists.txt) $(CSRC)
 
 $(DEV_STAMP): $(BASE_STAMP)
 	@echo "Installing what the tests and checks need, PyTorch among it ..."
-	$(PIP) --no-build-isolation --editable ".[test,lint,oracle]"
+	$(PIP) --no-build-isolation --editable ".[test,lint,oracle,report]"
 	@touch $@
 
 clean:

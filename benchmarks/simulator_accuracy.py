@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +108,16 @@ def _numbers(throughput: float, ttft: list[float], tpot: list[float]) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=25.0, help="about how long each load lasts")
+    parser.add_argument("--output-len", default="117~0.6", help="output tokens, as `hotseat bench serve` takes them")
     add_option(parser)
     parser.add_argument("options", nargs="*", help="options of the server, after --")
     chosen = parser.parse_args()
+    lengths = ("--output-len", chosen.output_len)
     with tempfile.TemporaryDirectory() as scratch:
         base = Path(scratch)
-        closed = Load(name="saturation", concurrency=SEATS)
+        closed = Load(name="saturation", concurrency=SEATS, bench=lengths)
         saturation = run(closed, 3.0, 12.0, base / "saturation", chosen.options, 1)["summary"]["request_throughput"]
-        teacher = Load(name="teacher", share=0.8)
+        teacher = Load(name="teacher", share=0.8, bench=lengths)
         run(teacher, saturation, 1.5 * chosen.seconds, base / "teacher", chosen.options, 2)
         files = {"calibrate": "steps.jsonl", "calibrate_requests": "requests.jsonl", "calibrate_bench": "report.json"}
         cost = chosen_cost(SimulateOptions(**{name: base / "teacher" / file for name, file in files.items()}))
@@ -124,6 +126,7 @@ def main() -> None:
         rows = []
         for number, load in enumerate(LOADS):
             folder = base / str(number)
+            load = replace(load, bench=(*load.bench, *lengths))
             report = run(load, saturation, chosen.seconds, folder, chosen.options, 10 + number)
             truth, guess = measured(report), predicted(folder, load, cost)
             errors = {name: guess[name] / truth[name] - 1 for name in truth}

@@ -137,6 +137,14 @@ def _simulate(invocation: Invocation) -> int:
     return simulate(chosen, scheduler_config(chosen, invocation.values), _make_policy, command=invocation.line)
 
 
+def _tune(invocation: Invocation) -> int:
+    from hotseat.simulator.config import SimulateOptions
+    from hotseat.simulator.tune import TuneOptions, tune
+
+    values = invocation.values
+    return tune(options.build(TuneOptions, values), options.build(SimulateOptions, values), values, _make_policy)
+
+
 def _make_policy(config: SchedulerConfig) -> Policy | None:
     if ":" not in config.scheduling_policy:
         return None  # built in: there is no need to import all that `build` does
@@ -239,6 +247,16 @@ def _simulate_options() -> dict[str, options.Option]:
     from hotseat.simulator.config import SimulateOptions
 
     return options.collect(("simulation", SimulateOptions), ("scheduler", SchedulerConfig))
+
+
+def _tune_options() -> dict[str, options.Option]:
+    from hotseat.core.config import SchedulerConfig
+    from hotseat.simulator.config import SimulateOptions
+    from hotseat.simulator.tune import TuneOptions
+
+    left_out = ("record", "compare", "compare_policy", "compare_capacity", "replay", "json", "max_tokens")
+    known = options.collect(("tuning", TuneOptions), ("simulation", SimulateOptions), ("scheduler", SchedulerConfig))
+    return {name: option for name, option in known.items() if name not in left_out}
 
 
 def _bench_serve_options() -> dict[str, options.Option]:
@@ -344,6 +362,12 @@ COMMANDS: dict[str, Command] = {
         help="run the scheduler on a file of requests, without a model",
         known=_simulate_options,
         run=_simulate,
+        positional=("requests",),
+    ),
+    "tune": Command(
+        help="find scheduler options that keep a latency target on a file of requests, by simulation",
+        known=_tune_options,
+        run=_tune,
         positional=("requests",),
     ),
     "bench serve": Command(
