@@ -209,9 +209,10 @@ void pack(Set&& set) {
 
 Kind kind_named(const std::string& name) {
     static const std::map<std::string, Kind> kinds = {
-        {"F32", Kind::F32},   {"F16", Kind::F16},   {"BF16", Kind::BF16}, {"Q8_0", Kind::Q8_0},
-        {"Q4_0", Kind::Q4_0}, {"Q4_1", Kind::Q4_1}, {"Q5_0", Kind::Q5_0}, {"Q5_1", Kind::Q5_1},
-        {"Q4_K", Kind::Q4_K}, {"Q5_K", Kind::Q5_K}, {"Q6_K", Kind::Q6_K},
+        {"F32", Kind::F32},   {"F16", Kind::F16},       {"BF16", Kind::BF16},     {"Q8_0", Kind::Q8_0},
+        {"Q4_0", Kind::Q4_0}, {"Q4_1", Kind::Q4_1},     {"Q5_0", Kind::Q5_0},     {"Q5_1", Kind::Q5_1},
+        {"Q2_K", Kind::Q2_K}, {"Q3_K", Kind::Q3_K},     {"Q4_K", Kind::Q4_K},     {"Q5_K", Kind::Q5_K},
+        {"Q6_K", Kind::Q6_K}, {"IQ4_NL", Kind::IQ4_NL}, {"IQ4_XS", Kind::IQ4_XS}, {"MXFP4", Kind::MXFP4},
     };
     const auto found = kinds.find(name);
     if (found == kinds.end()) throw std::invalid_argument("tensor type " + name + " has no kernel");

@@ -68,10 +68,10 @@ public:
 private:
     // Where a half panel of grouped weights lies, and how it is stored.
     struct Half {
-        QuantFormat format;
+        Kind kind;
         size_t start;  // bytes into panels_
     };
-    int num_groups(const QuantFormat& format) const { return (in_features_ + 31) / 32 * 32 / format.group_size; }
+    int num_units(Kind kind) const { return (in_features_ + format_of(kind).unit() - 1) / format_of(kind).unit(); }
 
     void pack_grouped(const KernelTable& kernels, ThreadPool& pool, Arena& arena,
                       const std::vector<StoredMatrix>& sources);

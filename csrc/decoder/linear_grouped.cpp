@@ -10,48 +10,23 @@ namespace {
 
 constexpr int kGroupedRowBlock = 96;
 
-QuantFormat format_of(Kind kind) {
-    switch (kind) {
-        case Kind::F32:
-        case Kind::F16:
-        case Kind::BF16:  // rounded to Q8_0
-        case Kind::Q8_0:
-            return {.bits = 8, .group_size = 32, .offset = 128, .has_minimum = false, .scale_is_half = true};
-        case Kind::Q4_0:
-            return {.bits = 4, .group_size = 32, .offset = 8, .has_minimum = false, .scale_is_half = true};
-        case Kind::Q4_1:
-            return {.bits = 4, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = true};
-        case Kind::Q5_0:
-            return {.bits = 8, .group_size = 32, .offset = 16, .has_minimum = false, .scale_is_half = true};
-        case Kind::Q5_1:
-            return {.bits = 8, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = true};
-        case Kind::Q4_K:
-            return {.bits = 4, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = false};
-        case Kind::Q5_K:
-            return {.bits = 8, .group_size = 32, .offset = 0, .has_minimum = true, .scale_is_half = false};
-        case Kind::Q6_K:
-            return {.bits = 8, .group_size = 16, .offset = 32, .has_minimum = false, .scale_is_half = false};
-    }
-    throw std::invalid_argument("there is no such kind of tensor");
-}
-
 }  // namespace
 
 // A half panel has one format, so matrices of different formats must not meet in one.
 void Linear::plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources) {
     size_t start = 0;
     for (int half = 0; half < 2 * num_panels_; ++half) {
-        QuantFormat format = format_of(sources[0].kind);  // of a half that is padding alone
+        Kind kind = packed_kind(sources[0].kind);  // of a half that is padding alone
         for (int column = 0; column < kHalfPanel; ++column) {
             int row = 0;
             const StoredMatrix* matrix = find(sources, half / 2, half % 2 * kHalfPanel + column, &row);
             if (matrix == nullptr) break;
-            if (column > 0 && !(format_of(matrix->kind) == format))
+            if (column > 0 && packed_kind(matrix->kind) != kind)
                 throw std::invalid_argument("matrices of different formats need multiples of 32 rows");
-            format = format_of(matrix->kind);
+            kind = packed_kind(matrix->kind);
         }
-        halves_.push_back({format, start});
-        start += format.bytes_per_group() * num_groups(format);
+        halves_.push_back({kind, start});
+        start += format_of(kind).unit_bytes() * num_units(kind);
     }
     panels_ = arena.take(start + 4096);
 }
@@ -65,17 +40,18 @@ void Linear::pack_grouped(const KernelTable& kernels, ThreadPool& pool, Arena& a
 }
 
 void Linear::pack_half(const KernelTable& kernels, const std::vector<StoredMatrix>& sources, int half) {
-    const QuantFormat& format = halves_[half].format;
-    std::vector<uint8_t> codes(static_cast<size_t>(num_groups(format)) * format.group_size);
-    std::vector<float> scales(num_groups(format)), minima(num_groups(format));
+    const Kind kind = halves_[half].kind;
+    const int units = num_units(kind), num_values = units * format_of(kind).unit();
+    std::vector<uint8_t> bytes(static_cast<size_t>(num_values) + num_values / 16 * 2);
+    std::vector<uint16_t> words(static_cast<size_t>(units) * 2);
+    const StoredGroups stored{bytes.data(), words.data(), words.data() + units, bytes.data() + num_values,
+                              bytes.data() + num_values + num_values / 16};
     for (int column = 0; column < kHalfPanel; ++column) {
         int row = 0;
         const StoredMatrix* matrix = find(sources, half / 2, half % 2 * kHalfPanel + column, &row);
         if (matrix == nullptr) break;
-        kernels.unpack_groups(matrix->kind, matrix->data + row * matrix->row_bytes, in_features_, codes.data(),
-                              scales.data(), minima.data());
-        kernels.pack_groups(format, codes.data(), scales.data(), minima.data(), num_groups(format),
-                            panels_.as<uint8_t>() + halves_[half].start, column);
+        kernels.unpack_groups(matrix->kind, matrix->data + row * matrix->row_bytes, in_features_, stored);
+        kernels.pack_groups(kind, stored, units, panels_.as<uint8_t>() + halves_[half].start, column);
     }
 }
 
@@ -85,7 +61,7 @@ void Linear::compute_grouped(const KernelTable& kernels, const PackedRows& input
     for (int i = 0; i < 2; ++i) {
         const Half& half = halves_[panel * 2 + i];
         kernels.grouped_sums({
-            .format = &half.format,
+            .kind = half.kind,
             .activations = input.values + first * input.stride,
             .activation_stride = input.stride,
             .rows = rows,

@@ -9,7 +9,14 @@
 #include "kernels/dequantize.h"
 #include "kernels/linear.h"
 #include "kernels/quant_groups.h"
+#include "kernels/pack_groups.h"
+#if defined(HOTSEAT_AVX2) || defined(HOTSEAT_AVX512)
+#include "kernels/codes.h"
+#include "kernels/group_source.h"
 #include "kernels/grouped.h"
+#else
+#include "kernels/grouped_scalar.h"
+#endif
 #include "kernels/attention.h"
 #include "kernels/attention_fp32.h"
 #include "kernels/attention_bf16.h"

@@ -117,6 +117,58 @@ static void dequantize_q6_k(const uint8_t* b, float* out) {
     }
 }
 
+static void dequantize_q2_k(const uint8_t* b, float* out) {
+    const float d = half_to_float(b + 80), dmin = half_to_float(b + 82);
+    for (int i = 0; i < 256; ++i) {
+        const uint8_t scale = b[i / 16];
+        const int code = (b[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2)) & 3;
+        const float s = d * static_cast<float>(scale & 15), m = dmin * static_cast<float>(scale >> 4);
+        out[i] = s * static_cast<float>(code) - m;
+    }
+}
+// Six-bit scale number j of sixteen, packed in twelve bytes, less 32.
+static inline int q3_scale(const uint8_t* q, int j) {
+    const int low = j < 8 ? q[j] & 15 : q[j - 8] >> 4;
+    return (low | (((q[8 + j % 4] >> (j / 4 * 2)) & 3) << 4)) - 32;
+}
+// The code of value i, which counts from -4.
+static inline int q3_code(const uint8_t* b, int i) {
+    const int low = (b[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2)) & 3;
+    return low | (((b[i % 32] >> (i / 32)) & 1) << 2);
+}
+static void dequantize_q3_k(const uint8_t* b, float* out) {
+    const float d = half_to_float(b + 108);
+    for (int i = 0; i < 256; ++i) {
+        const float s = d * static_cast<float>(q3_scale(b + 96, i / 16));
+        out[i] = s * static_cast<float>(q3_code(b, i) - 4);
+    }
+}
+static constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static constexpr int8_t kMxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static void look_up_nibbles(const int8_t* table, const uint8_t* q, float scale, float* out) {
+    for (int i = 0; i < 16; ++i) {
+        out[i] = scale * static_cast<float>(table[q[i] & 15]);
+        out[i + 16] = scale * static_cast<float>(table[q[i] >> 4]);
+    }
+}
+static void dequantize_iq4_nl(const uint8_t* b, float* out) { look_up_nibbles(kIq4, b + 2, half_to_float(b), out); }
+static inline int iq4_scale(const uint8_t* b, int j) {
+    const int low = (b[4 + j / 2] >> (j % 2 * 4)) & 15, high = ((b[2] | b[3] << 8) >> (2 * j)) & 3;
+    return (low | (high << 4)) - 32;
+}
+static void dequantize_iq4_xs(const uint8_t* b, float* out) {
+    const float d = half_to_float(b);
+    for (int j = 0; j < 8; ++j)
+        look_up_nibbles(kIq4, b + 8 + j * 16, d * static_cast<float>(iq4_scale(b, j)), out + j * 32);
+}
+// 2^(exponent - 128): the table holds twice the values.
+static void dequantize_mxfp4(const uint8_t* b, float* out) {
+    const uint32_t bits = b[0] < 2 ? 0x200000u << b[0] : (b[0] - 1u) << 23;
+    float scale;
+    __builtin_memcpy(&scale, &bits, 4);
+    look_up_nibbles(kMxfp4, b + 1, scale, out);
+}
+
 template <int kValues, int kBytes>
 static void dequantize_blocks(void (*block)(const uint8_t*, float*), const uint8_t* source, int n, float* out) {
     for (int i = 0; i < n; i += kValues, source += kBytes) block(source, out + i);
@@ -161,6 +213,21 @@ static void dequantize_row(Kind kind, const uint8_t* source, int n, float* out) 
             break;
         case Kind::Q6_K:
             dequantize_blocks<256, 210>(dequantize_q6_k, source, n, out);
+            break;
+        case Kind::Q2_K:
+            dequantize_blocks<256, 84>(dequantize_q2_k, source, n, out);
+            break;
+        case Kind::Q3_K:
+            dequantize_blocks<256, 110>(dequantize_q3_k, source, n, out);
+            break;
+        case Kind::IQ4_NL:
+            dequantize_blocks<32, 18>(dequantize_iq4_nl, source, n, out);
+            break;
+        case Kind::IQ4_XS:
+            dequantize_blocks<256, 136>(dequantize_iq4_xs, source, n, out);
+            break;
+        case Kind::MXFP4:
+            dequantize_blocks<32, 17>(dequantize_mxfp4, source, n, out);
             break;
     }
 }

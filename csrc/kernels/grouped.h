@@ -1,282 +1,264 @@
-// Weights as GGUF stores them, in groups with a scale (and a minimum) of their own, times activations in groups of 32.
+// Weights as GGUF stores them times activations in groups of 32, see quant_format.h.
 //
-//     w = scale * (code - offset)        or        w = scale * code + minimum
-//
-// Codes are integers of 4 or 8 bits, the products are integers and exact; scales join once a group:
+// Products are integers and exact. Where weights have scales of one level, these join once a group:
 //
 //     y += scale_a * (scale_w * sum(code * a)), then y += minimum_w * (scale_a * sum(a))
 //
-// Of groups of 16 two are added up before scale_a joins.
+// Scales of two levels are integers themselves (n, and m of minima), as is the multiplier k of a group of activations,
+// so that floating point joins once a unit of 256 values:
 //
-// A half panel is 32 columns over all groups, each group: scales [32], minima [32] where there are any, codes. A vector
-// of codes holds 16 columns times 4 values; with 4 bits its low halves are one step of K and its high halves the next.
+//     y += block_scale_a * (scale_w * sum(n * k * sum(code * a)) + minimum_w * sum(m * k * sum(a)))
+//
+// Sums stay within int32 (IQ4_XS: 8 * 32 * 16 * 32 * 127 * 127 < 2^31). One row or two are multiplied with codes
+// that are unpacked in registers, more rows with an unpacked copy of 256 values of K, which stays in the nearest cache.
 #pragma once
 
 namespace hotseat::HOTSEAT_ISA {
 
-// A QuantFormat at compile time. Codes of 6 bits take a byte as those of 8 do, but products of two fit in 16 bits.
-template <int kCodeBits, int kGroupValues, bool kHasMinimumValue, bool kScaleIsHalfValue>
-struct Layout {
-    static constexpr int kBits = kCodeBits, kGroup = kGroupValues;
-    static constexpr bool kHasMinimum = kHasMinimumValue, kScaleIsHalf = kScaleIsHalfValue;
-    static constexpr int kSteps = kGroup / 4;  // of K
-    static constexpr int kScaleBytes = kHalfPanel * (kScaleIsHalf ? 2 : 4);
-    static constexpr int kCodeStart = kScaleBytes * (kHasMinimum ? 2 : 1);
-    static constexpr int kBytes = kCodeStart + kHalfPanel * kGroup * (kBits == 4 ? 4 : 8) / 8;
+// One group of 32 values in each of some rows.
+struct GroupRows {
+    const uint8_t* first;
+    size_t stride;
 
-    static V16 load_scales(const uint8_t* p, int vector) {
-        if constexpr (kScaleIsHalf) return load_half(p + vector * 32);
-        return load(reinterpret_cast<const float*>(p) + vector * 16);
+    const ActivationGroup& operator[](int row) const {
+        return *reinterpret_cast<const ActivationGroup*>(first + row * stride);
+    }
+    int32_t word(int row, int step) const {
+        int32_t word;
+        __builtin_memcpy(&word, first + row * stride + step * 4, 4);
+        return word;
+    }
+    int32_t half_sums(int row) const {
+        int32_t word;
+        __builtin_memcpy(&word, (*this)[row].half_sums, 4);
+        return word;
     }
 };
 
-// Rows, and vectors of the half panel's two, that are worked on at once: what registers hold. A row alone takes both.
-struct TileShape {
-    int rows, vecs;
-};
+// Steps kFirst .. kEnd of one group: sums += codes * x, or with scales sums += scale * multiplier * (codes * x).
+#if defined(HOTSEAT_AVX2)
 
-#if defined(HOTSEAT_AVX512)
+static inline __m256i multiply_bytes(__m256i codes, __m256i x) { return _mm256_maddubs_epi16(codes, x); }
 
-static constexpr TileShape tile_shape(int) { return {6, 2}; }
-
-struct Sums {
-    __m512i v;
-};
-using Codes = __m512i;
-template <int kBits>
-static inline Sums start_sums(int32_t offset) {
-    return {_mm512_set1_epi32(offset)};
-}
-static inline V16 to_float(Sums s) { return {_mm512_cvtepi32_ps(s.v)}; }
-static inline Codes load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-static inline Codes low_halves(Codes c) { return _mm512_and_si512(c, _mm512_set1_epi8(15)); }
-static inline Codes high_halves(Codes c) { return low_halves(_mm512_srli_epi16(c, 4)); }
-template <int kBits>
-static inline void add_codes(Codes codes, int32_t x, Sums& sums) {
-    multiply_add_int8(sums.v, codes, _mm512_set1_epi32(x));
-}
-
-#elif defined(HOTSEAT_AVX2)
-
-static constexpr TileShape tile_shape(int) { return {3, 1}; }
-
-struct Sums {
-    __m256i lo, hi;
-};
-struct Codes {
-    __m256i lo, hi;
-};
-template <int kBits>
-static inline Sums start_sums(int32_t offset) {
-    const __m256i start = _mm256_set1_epi32(kBits == 8 ? 0 : offset);
-    return {start, start};
-}
-static inline V16 to_float(Sums s) { return {_mm256_cvtepi32_ps(s.lo), _mm256_cvtepi32_ps(s.hi)}; }
-static inline Codes load_codes(const uint8_t* p) {
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
-}
-static inline Codes low_halves(Codes c) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    return {_mm256_and_si256(c.lo, mask), _mm256_and_si256(c.hi, mask)};
-}
-static inline Codes high_halves(Codes c) {
-    return low_halves({_mm256_srli_epi16(c.lo, 4), _mm256_srli_epi16(c.hi, 4)});
-}
-template <int kBits>
-static inline __m256i multiply_codes(__m256i codes, __m256i x) {
-    // 63 * 127 * 2 fits in 16 bits, and so does 128 * 127 * 2: of codes in all of a byte, which have an offset of 128,
-    // the magnitude is multiplied and the sign goes to the activation.
-    if constexpr (kBits == 8) {
-        codes = _mm256_xor_si256(codes, _mm256_set1_epi8(static_cast<char>(0x80)));
-        x = _mm256_sign_epi8(x, codes);
-        codes = _mm256_abs_epi8(codes);
-    }
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1));
-}
-template <int kBits>
-static inline void add_codes(Codes codes, int32_t x, Sums& sums) {
-    const __m256i values = _mm256_set1_epi32(x);
-    sums.lo = _mm256_add_epi32(sums.lo, multiply_codes<kBits>(codes.lo, values));
-    sums.hi = _mm256_add_epi32(sums.hi, multiply_codes<kBits>(codes.hi, values));
+template <class A, bool kIsScaled, int kFirst, int kEnd, int kRows, int kVecs, class Source>
+[[gnu::always_inline]] static inline void add_products(const Source& source, int group, int first, const GroupRows& x,
+                                                       const Words (&scales)[kVecs], Words (&sums)[kRows][kVecs]) {
+    // So many sums of two products fit in 16 bits: 8 of 15 * 127, 4 of 31 * 127, 2 of 63 * 127. Of codes in all of a
+    // byte, which have an offset of 128, the magnitude is multiplied and the sign goes to the activation.
+    constexpr int kBits = A::kBits, kSafe = kBits <= 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
+    constexpr int kSteps = kEnd - kFirst < kSafe ? kEnd - kFirst : kSafe;
+    unrolled<0, (kEnd - kFirst) / kSteps>([&](auto part) __attribute__((always_inline)) {
+        Words products[kRows][kVecs];
+        constexpr int kStart = kFirst + part.value * kSteps;
+        unrolled<kStart, kStart + kSteps>([&](auto step) __attribute__((always_inline)) {
+            for (int v = 0; v < kVecs; ++v) {
+                Codes codes = source.template codes<step.value>(group, first + v), signs = codes;
+                if constexpr (kBits == 8) {
+                    const __m256i offset = _mm256_set1_epi8(static_cast<char>(0x80));
+                    signs = {_mm256_xor_si256(codes.lo, offset), _mm256_xor_si256(codes.hi, offset)};
+                    codes = {_mm256_abs_epi8(signs.lo), _mm256_abs_epi8(signs.hi)};
+                }
+                for (int r = 0; r < kRows; ++r) {
+                    const __m256i values = _mm256_set1_epi32(x.word(r, step.value));
+                    Words one{values, values};
+                    if constexpr (kBits == 8)
+                        one = {_mm256_sign_epi8(values, signs.lo), _mm256_sign_epi8(values, signs.hi)};
+                    one = {multiply_bytes(codes.lo, one.lo), multiply_bytes(codes.hi, one.hi)};
+                    Words& all = products[r][v];
+                    if constexpr (step.value == kStart)
+                        all = one;
+                    else
+                        all = {_mm256_add_epi16(all.lo, one.lo), _mm256_add_epi16(all.hi, one.hi)};
+                }
+            }
+        });
+        for (int r = 0; r < kRows; ++r)
+            for (int v = 0; v < kVecs; ++v) {
+                const __m256i ones = _mm256_set1_epi16(1);
+                Words factor{ones, ones};
+                if constexpr (kIsScaled) factor = factor_of(scales[v], x[r].multiplier);
+                sums[r][v] = add(sums[r][v], multiply_pairs(products[r][v], factor));
+            }
+    });
 }
 
 #else
 
-static constexpr TileShape tile_shape(int) { return {2, 1}; }
-
-struct Sums {
-    int32_t lane[16];
-};
-struct Codes {
-    uint8_t byte[64];
-};
-template <int kBits>
-static inline Sums start_sums(int32_t offset) {
-    Sums s;
-    for (int i = 0; i < 16; ++i) s.lane[i] = offset;
-    return s;
-}
-static inline V16 to_float(const Sums& s) { return load_int32(s.lane); }
-static inline Codes load_codes(const uint8_t* p) {
-    Codes c;
-    __builtin_memcpy(c.byte, p, 64);
-    return c;
-}
-static inline Codes low_halves(Codes c) {
-    for (int i = 0; i < 64; ++i) c.byte[i] &= 15;
-    return c;
-}
-static inline Codes high_halves(Codes c) {
-    for (int i = 0; i < 64; ++i) c.byte[i] >>= 4;
-    return c;
-}
-template <int kBits>
-static inline void add_codes(const Codes& codes, int32_t x, Sums& sums) {
-    int8_t values[4];
-    __builtin_memcpy(values, &x, 4);
-    for (int i = 0; i < 16; ++i)
-        for (int k = 0; k < 4; ++k) sums.lane[i] += codes.byte[i * 4 + k] * values[k];
+template <class A, bool kIsScaled, int kFirst, int kEnd, int kRows, int kVecs, class Source>
+[[gnu::always_inline]] static inline void add_products(const Source& source, int group, int first, const GroupRows& x,
+                                                       const Words (&scales)[kVecs], Words (&sums)[kRows][kVecs]) {
+    Words products[kRows][kVecs];
+    for (int r = 0; r < kRows; ++r)
+        for (int v = 0; v < kVecs; ++v) products[r][v] = kIsScaled ? set_words(0) : sums[r][v];
+    unrolled<kFirst, kEnd>([&](auto step) __attribute__((always_inline)) {
+        Codes codes[kVecs];
+        for (int v = 0; v < kVecs; ++v) codes[v] = source.template codes<step.value>(group, first + v);
+        for (int r = 0; r < kRows; ++r)
+            for (int v = 0; v < kVecs; ++v)
+                multiply_add_int8(products[r][v].v, codes[v].v, _mm512_set1_epi32(x.word(r, step.value)));
+    });
+    for (int r = 0; r < kRows; ++r)
+        for (int v = 0; v < kVecs; ++v) {
+            if constexpr (kIsScaled)
+                sums[r][v] = add(sums[r][v], multiply(products[r][v], factor_of(scales[v], x[r].multiplier)));
+            else
+                sums[r][v] = products[r][v];
+        }
 }
 
 #endif
 
-// kRows rows times kVecs vectors of one group: sums += codes * x.
-template <class L, int kRows, int kVecs>
-[[gnu::always_inline]] static inline void multiply_group(const uint8_t* codes, const uint8_t* x, size_t stride,
-                                                         Sums (&sums)[kRows][kVecs]) {
-    const auto add_step = [&](const Codes(&vectors)[kVecs], int step) {
-        for (int r = 0; r < kRows; ++r) {
-            int32_t word;
-            __builtin_memcpy(&word, x + r * stride + step * 4, 4);
-            for (int v = 0; v < kVecs; ++v) add_codes<L::kBits>(vectors[v], word, sums[r][v]);
-        }
-    };
-    constexpr int kStepsAVector = L::kBits == 4 ? 2 : 1;
-#pragma GCC unroll 8
-    for (int i = 0; i < L::kSteps / kStepsAVector; ++i) {
-        Codes vectors[kVecs], parts[kVecs];
-        for (int v = 0; v < kVecs; ++v) vectors[v] = load_codes(codes + i * kHalfPanel * 4 + v * 64);
-        if constexpr (L::kBits == 4) {
-            for (int v = 0; v < kVecs; ++v) parts[v] = low_halves(vectors[v]);
-            add_step(parts, 2 * i);
-            for (int v = 0; v < kVecs; ++v) parts[v] = high_halves(vectors[v]);
-            add_step(parts, 2 * i + 1);
-        } else {
-            add_step(vectors, i);
-        }
-    }
-}
-
-// What a pass reads ahead: `bytes` beside each 32 values of K.
-struct Fetch {
-    const uint8_t* from;
-    int bytes;
-};
-
-// kRows rows times one half panel.
-template <class L, int kRows>
-static void grouped_rows(const GroupedTile& t, int row, Fetch fetch) {
-    constexpr int kVecs = kRows == 1 ? 2 : tile_shape(L::kBits).vecs;
-    constexpr int kParts = 32 / L::kGroup;  // groups of weights beside one of activations
-    const uint8_t *p = t.half, *a = t.activations + row * t.activation_stride;
-    const size_t stride = t.activation_stride;
-    const auto group_of = [&](int r) { return reinterpret_cast<const ActivationGroup*>(a + r * stride); };
-    V16 y[kRows][2];
-    for (int r = 0; r < kRows; ++r) y[r][0] = y[r][1] = set1(0.0f);
-    for (int g = 0; g < t.num_groups; ++g, a += sizeof(ActivationGroup), p += kParts * L::kBytes) {
-        for (int i = 0; i < fetch.bytes; i += 64) __builtin_prefetch(fetch.from + i, 0, 2);
-        fetch.from += fetch.bytes;
-        for (int first = 0; first < 2; first += kVecs) {
-            V16 products[kRows][kVecs];  // of codes and weights' scales
-            for (int part = 0; part < kParts; ++part) {
-                const uint8_t* group = p + part * L::kBytes;
-                Sums sums[kRows][kVecs];
-                for (int r = 0; r < kRows; ++r) {
-                    const ActivationGroup* x = group_of(r);
-                    const int32_t sum = kParts == 1 ? x->sum : x->half_sums[part];
-                    const Sums start = start_sums<L::kBits>(-t.format->offset * sum);
-                    for (int v = 0; v < kVecs; ++v) sums[r][v] = start;
-                }
-                multiply_group<L>(group + L::kCodeStart + first * 64, a + part * L::kGroup, stride, sums);
-                for (int v = 0; v < kVecs; ++v) {
-                    const V16 scale = L::load_scales(group, first + v);
-                    for (int r = 0; r < kRows; ++r)
-                        products[r][v] = part == 0 ? mul(to_float(sums[r][v]), scale)
-                                                   : fma(to_float(sums[r][v]), scale, products[r][v]);
-                }
-            }
-            for (int v = 0; v < kVecs; ++v) {
-                V16 minimum{};
-                if constexpr (L::kHasMinimum) minimum = L::load_scales(p + L::kScaleBytes, first + v);
-                for (int r = 0; r < kRows; ++r) {
-                    V16& sum = y[r][first + v];
-                    sum = fma(products[r][v], set1(group_of(r)->scale), sum);
-                    if constexpr (L::kHasMinimum) sum = fma(minimum, set1(group_of(r)->scaled_sum), sum);
-                }
-            }
-        }
-    }
+// kRows rows times kVecs vectors of 256 values of K, with scales of two levels: y += .
+template <class A, int kRows, int kVecs, class Source>
+[[gnu::always_inline]] static inline void add_unit(const Source& source, int first, GroupRows x,
+                                                   V16 (&y)[kRows][kVecs]) {
+    constexpr bool kHasSides = A::kHasMinimum || A::kAddsOffset;
+    Words products[kRows][kVecs], sides[kRows][kVecs];
     for (int r = 0; r < kRows; ++r)
-        for (int v = 0; v < 2; ++v) store(t.sums + (row + r) * kPanel + v * 16, y[r][v]);
+        for (int v = 0; v < kVecs; ++v) products[r][v] = sides[r][v] = set_words(0);
+    const GroupRows start = x;
+    for (int g = 0; g < 8; ++g, x.first += sizeof(ActivationGroup)) {
+        Words scales[2][kVecs], sums[kVecs];
+        for (int v = 0; v < kVecs; ++v) {
+            const IntegerScales integers = source.integers(g, first + v);
+            scales[0][v] = integers.products[0], scales[1][v] = integers.products[1], sums[v] = integers.sums;
+        }
+        if constexpr (A::kGroup == 32) {
+            add_products<A, true, 0, 8>(source, g, first, x, scales[0], products);
+        } else {
+            add_products<A, true, 0, 4>(source, g, first, x, scales[0], products);
+            add_products<A, true, 4, 8>(source, g, first, x, scales[1], products);
+        }
+        if constexpr (kHasSides)
+            for (int r = 0; r < kRows; ++r)
+                for (int v = 0; v < kVecs; ++v)
+                    sides[r][v] = add(sides[r][v], multiply_pairs(sums[v], set_words(x.half_sums(r))));
+    }
+    for (int v = 0; v < kVecs; ++v) {
+        const V16 scale = load_half(source.block + (first + v) * 32);
+        V16 minimum{};
+        if constexpr (A::kHasMinimum) minimum = load_half(source.block + kHalfPanel * 2 + (first + v) * 32);
+        for (int r = 0; r < kRows; ++r) {
+            Words sum = products[r][v];
+            if constexpr (A::kAddsOffset) sum = sub(sum, multiply(sides[r][v], set_words(source.offset)));
+            V16 value = mul(to_float(sum), scale);
+            if constexpr (A::kHasMinimum) value = fma(to_float(sides[r][v]), minimum, value);
+            y[r][v] = fma(value, set1(start[r].block_scale), y[r][v]);
+        }
+    }
 }
 
-// What to read ahead. The first two of several passes fetch a half each of the next half panel, which this thread will
-// most likely multiply next. A single pass is done when memory has delivered, and the core's own prefetching does well
-// but in two cases: one row of codes in bytes asks for its own half panel a little ahead, and several rows of 4-bit
-// codes calculate long enough to fetch the next half panel.
-template <class L>
-static Fetch first_fetch(const GroupedTile& t, int num_passes, int group_bytes) {
-    const size_t bytes = static_cast<size_t>(t.num_groups) * group_bytes;
-    if (t.rows == 1) return {t.half + kFetchAhead, L::kBits == 4 ? 0 : group_bytes};
-    if (bytes > kLargestFetch) return {t.half, 0};
-    if (num_passes > 1) return {t.half + bytes, group_bytes / 2};
-    return {t.half + bytes, L::kBits == 4 && t.rows > 2 ? group_bytes : 0};
+// The same with scales of one level, in up to eight groups.
+template <class A, int kRows, int kVecs, class Source>
+[[gnu::always_inline]] static inline void add_groups(const Source& source, int num_groups, int first, GroupRows x,
+                                                     V16 (&y)[kRows][kVecs]) {
+    for (int g = 0; g < num_groups; ++g, x.first += sizeof(ActivationGroup)) {
+        Words sums[kRows][kVecs], scales[kVecs];
+        for (int r = 0; r < kRows; ++r)
+            for (int v = 0; v < kVecs; ++v) sums[r][v] = set_words(A::kAddsOffset ? -source.offset * x[r].sum : 0);
+        add_products<A, false, 0, 8>(source, g, first, x, scales, sums);
+        for (int v = 0; v < kVecs; ++v) {
+            const V16 scale = source.scale(g, first + v);
+            V16 minimum{};
+            if constexpr (A::kHasMinimum) minimum = source.minimum(g, first + v);
+            for (int r = 0; r < kRows; ++r) {
+                y[r][v] = fma(mul(to_float(sums[r][v]), scale), set1(x[r].scale), y[r][v]);
+                if constexpr (A::kHasMinimum) y[r][v] = fma(minimum, set1(x[r].scaled_sum), y[r][v]);
+            }
+        }
+    }
 }
 
-// Passes over the half panel, of nearly equal numbers of rows.
-template <class L>
-static void grouped_passes(const GroupedTile& t) {
-    constexpr int kMaxRows = tile_shape(L::kBits).rows;
-    const int num_passes = (t.rows + kMaxRows - 1) / kMaxRows;
-    Fetch fetch = first_fetch<L>(t, num_passes, 32 / L::kGroup * L::kBytes);
-    for (int pass = 0; pass < num_passes; ++pass) {
+// kRows rows times up to 256 values of K of one half panel: sums += .
+template <class A, int kRows, class Source>
+static void add_block(const Source& source, int num_groups, const GroupRows& x, float* sums) {
+    constexpr int kVecs = kRows == 1 ? 2 : A::kTile.vecs;
+    for (int first = 0; first < 2; first += kVecs) {
+        V16 y[kRows][kVecs];
+        for (int r = 0; r < kRows; ++r)
+            for (int v = 0; v < kVecs; ++v) y[r][v] = load(sums + r * kPanel + (first + v) * 16);
+        if constexpr (A::kIsTwoLevel)
+            add_unit<A>(source, first, x, y);
+        else
+            add_groups<A>(source, num_groups, first, x, y);
+        for (int r = 0; r < kRows; ++r)
+            for (int v = 0; v < kVecs; ++v) store(sums + r * kPanel + (first + v) * 16, y[r][v]);
+    }
+}
+
+// Passes over 256 values of K, of kFew to kMany rows each and of nearly equal numbers. Meanwhile the next values are
+// fetched.
+template <class A, int kFew, int kMany, class Source>
+[[gnu::always_inline]] static inline void add_passes(const GroupedTile& t, const Source& source, int num_groups,
+                                                     size_t block_bytes, GroupRows x) {
+    const int num_passes = (t.rows + kMany - 1) / kMany;
+    const uint8_t* fetch = source.block + block_bytes;
+    const size_t bytes = (block_bytes / num_passes + 63) / 64 * 64;
+    const uint8_t* first = x.first;
+    for (int pass = 0; pass < num_passes; ++pass, fetch += bytes) {
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(fetch + i, 0, 2);
         const int row = t.rows * pass / num_passes, count = t.rows * (pass + 1) / num_passes - row;
-        if (pass == 1) fetch.from += static_cast<size_t>(t.num_groups) * fetch.bytes;
-        if (pass == 2) fetch.bytes = 0;
-        if constexpr (kMaxRows >= 6)
-            if (count == 6) grouped_rows<L, 6>(t, row, fetch);
-        if constexpr (kMaxRows >= 5)
-            if (count == 5) grouped_rows<L, 5>(t, row, fetch);
-        if constexpr (kMaxRows >= 4)
-            if (count == 4) grouped_rows<L, 4>(t, row, fetch);
-        if constexpr (kMaxRows >= 3)
-            if (count == 3) grouped_rows<L, 3>(t, row, fetch);
-        if (count == 2) grouped_rows<L, 2>(t, row, fetch);
-        if (count == 1) grouped_rows<L, 1>(t, row, fetch);
+        x.first = first + row * x.stride;
+        unrolled<kFew, kMany + 1>([&](auto rows) __attribute__((always_inline)) {
+            if (count == rows.value) add_block<A, rows.value>(source, num_groups, x, t.sums + row * kPanel);
+        });
+    }
+}
+
+static constexpr int kRowsInRegisters = 2;  // so few rows are multiplied with codes that are unpacked in registers
+
+template <class L>
+static void grouped_half(const GroupedTile& t) {
+    using A = typename L::Math;
+    constexpr int kMany = A::kTile.rows, kFew = kMany < 4 ? 2 : kMany / 2;
+    for (int r = 0; r < t.rows; ++r)
+        for (int v = 0; v < 2; ++v) store(t.sums + r * kPanel + v * 16, set1(0.0f));
+    const uint8_t* block = t.half;
+    for (int g = 0; g < t.num_groups; g += 8, block += L::kBlockBytes) {
+        const int num_groups = t.num_groups - g < 8 ? t.num_groups - g : 8;
+        const GroupRows x{t.activations + g * sizeof(ActivationGroup), t.activation_stride};
+        const Packed<L> packed{block};
+        if constexpr (L::kBits == 8) {
+            add_passes<A, 1, kMany>(t, packed, num_groups, L::kBlockBytes, x);
+        } else if (t.rows <= kRowsInRegisters) {
+            add_passes<A, 1, kRowsInRegisters>(t, packed, num_groups, L::kBlockBytes, x);
+        } else {
+            Unpacked<A> unpacked;
+            unpacked.assign(packed, num_groups);
+            add_passes<A, kFew, kMany>(t, unpacked, num_groups, L::kBlockBytes, x);
+        }
     }
 }
 
 static void grouped_sums(const GroupedTile& t) {
-    const QuantFormat& f = *t.format;
-    if (f.group_size == 16) return grouped_passes<Layout<6, 16, false, false>>(t);            // Q6_K
-    if (f.bits == 4 && !f.has_minimum) return grouped_passes<Layout<4, 32, false, true>>(t);  // Q4_0
-    if (f.bits == 4 && f.scale_is_half) return grouped_passes<Layout<4, 32, true, true>>(t);  // Q4_1
-    if (f.bits == 4) return grouped_passes<Layout<4, 32, true, false>>(t);                    // Q4_K
-    if (f.offset == 128) return grouped_passes<Layout<8, 32, false, true>>(t);                // Q8_0
-    if (!f.has_minimum) return grouped_passes<Layout<6, 32, false, true>>(t);                 // Q5_0
-    if (f.scale_is_half) return grouped_passes<Layout<6, 32, true, true>>(t);                 // Q5_1
-    grouped_passes<Layout<6, 32, true, false>>(t);                                            // Q5_K
-}
-
-static void finish_grouped(const float* sums, int rows, int columns, Epilogue epilogue, float* out, size_t out_stride) {
-    LinearTile t{};
-    t.mode = WeightMode::fp32;
-    t.columns = columns;
-    t.out = out;
-    t.out_stride = out_stride;
-    t.epilogue = epilogue;
-    for (int r = 0; r < rows; ++r) finish_row(t, r, sums + r * kPanel);
+    switch (packed_kind(t.kind)) {
+        case Kind::Q4_0:
+            return grouped_half<Layout<Kind::Q4_0>>(t);
+        case Kind::Q4_1:
+            return grouped_half<Layout<Kind::Q4_1>>(t);
+        case Kind::Q5_0:
+            return grouped_half<Layout<Kind::Q5_0>>(t);
+        case Kind::Q5_1:
+            return grouped_half<Layout<Kind::Q5_1>>(t);
+        case Kind::Q2_K:
+            return grouped_half<Layout<Kind::Q2_K>>(t);
+        case Kind::Q3_K:
+            return grouped_half<Layout<Kind::Q3_K>>(t);
+        case Kind::Q4_K:
+            return grouped_half<Layout<Kind::Q4_K>>(t);
+        case Kind::Q5_K:
+            return grouped_half<Layout<Kind::Q5_K>>(t);
+        case Kind::Q6_K:
+            return grouped_half<Layout<Kind::Q6_K>>(t);
+        case Kind::IQ4_NL:
+            return grouped_half<Layout<Kind::IQ4_NL>>(t);
+        case Kind::IQ4_XS:
+            return grouped_half<Layout<Kind::IQ4_XS>>(t);
+        case Kind::MXFP4:
+            return grouped_half<Layout<Kind::MXFP4>>(t);
+        default:
+            return grouped_half<Layout<Kind::Q8_0>>(t);
+    }
 }
 
 }  // namespace hotseat::HOTSEAT_ISA

@@ -5,10 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace hotseat {
+#include "kernels/quant_format.h"
 
-// How a tensor is stored, named as GGML names it.
-enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K };
+namespace hotseat {
 
 // How weights are held for multiplication. A step of K covers 4 bytes of one
 // activation row and 256 bytes of a panel:
@@ -16,13 +15,12 @@ enum class Kind : int { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K
 //   int8     four values a step, weights as value + 128: the unsigned operand of the dot product
 //   bf16     two values a step
 //   fp32     one value a step
-//   grouped  as GGUF stores them, see QuantFormat
+//   grouped  as GGUF stores them, see quant_format.h
 //
 enum class WeightMode : int { int8, bf16, fp32, grouped };
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr int kPanel = 64;       // columns (output features) of one micro-panel, the term of BLIS
-inline constexpr int kHalfPanel = 32;   // columns that share a storage format
 inline constexpr int kPanelStep = 256;  // bytes of one panel for one step of K
 inline constexpr int kTile = 16;        // positions that lie side by side in a key tile
 inline constexpr int kPartition = 256;  // positions of one attention partition; partitions start at multiples of this
@@ -54,34 +52,9 @@ struct LinearTile {
     Epilogue epilogue;
 };
 
-// How a half panel holds its weights: integer codes in groups along K. w = scale * (code - offset), or
-// w = scale * code + minimum. Scales and minima are fp16 where the file's are, else fp32.
-struct QuantFormat {
-    int bits;        // 4 or 8
-    int group_size;  // values of K that share a scale: 16 or 32
-    int offset;      // 0 when there is a minimum
-    bool has_minimum;
-    bool scale_is_half;
-
-    constexpr size_t bytes_per_group() const {
-        const size_t scales = kHalfPanel * (scale_is_half ? 2 : 4) * (has_minimum ? 2 : 1);
-        return scales + static_cast<size_t>(kHalfPanel) * group_size * bits / 8;
-    }
-    bool operator==(const QuantFormat&) const = default;
-};
-
-// 32 values of an activation row beside grouped weights.
-struct ActivationGroup {
-    int8_t codes[32];
-    float scale;
-    float scaled_sum;  // scale * sum
-    int32_t sum;       // of the codes
-    int32_t half_sums[2];
-};
-
 // Rows [0, rows) of activations in groups times one half panel.
 struct GroupedTile {
-    const QuantFormat* format;
+    Kind kind;
     const uint8_t* activations;  // rows of ActivationGroups
     size_t activation_stride;    // bytes from row to row
     int rows;
@@ -161,11 +134,10 @@ struct KernelTable {
     // 16 lanes of acc + the dot product of two pairs, see simd/scalar.h: what all bf16 products are made of.
     void (*dot_bf16)(const float* acc, const uint32_t* a, const uint32_t* b, float* out);
 
-    // Codes [n], scales and minima [n / group_size] of one stored row, all up to whole groups; a kind without groups is
-    // rounded to Q8_0.
-    void (*unpack_groups)(Kind kind, const uint8_t* source, int n, uint8_t* codes, float* scales, float* minima);
-    void (*pack_groups)(const QuantFormat& format, const uint8_t* codes, const float* scales, const float* minima,
-                        int num_groups, uint8_t* half, int column);
+    // One stored row of n values; a kind without groups is rounded to Q8_0.
+    void (*unpack_groups)(Kind kind, const uint8_t* source, int n, const StoredGroups& out);
+    // The same to a column of a half panel.
+    void (*pack_groups)(Kind kind, const StoredGroups& row, int num_units, uint8_t* half, int column);
     // n values in whole groups, zeros at the end.
     void (*quantize_groups)(const float* x, int n, ActivationGroup* out);
     void (*grouped_sums)(const GroupedTile& tile);

@@ -15,10 +15,13 @@ struct Layout {
 };
 
 const std::vector<Layout> kLayouts = {
-    {Kind::Q8_0, "Q8_0", 32, 34, {0}},      {Kind::Q4_0, "Q4_0", 32, 18, {0}},
-    {Kind::Q4_1, "Q4_1", 32, 20, {0, 2}},   {Kind::Q5_0, "Q5_0", 32, 22, {0}},
-    {Kind::Q5_1, "Q5_1", 32, 24, {0, 2}},   {Kind::Q4_K, "Q4_K", 256, 144, {0, 2}},
-    {Kind::Q5_K, "Q5_K", 256, 176, {0, 2}}, {Kind::Q6_K, "Q6_K", 256, 210, {208}},
+    {Kind::Q8_0, "Q8_0", 32, 34, {0}},       {Kind::Q4_0, "Q4_0", 32, 18, {0}},
+    {Kind::Q4_1, "Q4_1", 32, 20, {0, 2}},    {Kind::Q5_0, "Q5_0", 32, 22, {0}},
+    {Kind::Q5_1, "Q5_1", 32, 24, {0, 2}},    {Kind::Q4_K, "Q4_K", 256, 144, {0, 2}},
+    {Kind::Q5_K, "Q5_K", 256, 176, {0, 2}},  {Kind::Q6_K, "Q6_K", 256, 210, {208}},
+    {Kind::Q2_K, "Q2_K", 256, 84, {80, 82}}, {Kind::Q3_K, "Q3_K", 256, 110, {108}},
+    {Kind::IQ4_NL, "IQ4_NL", 32, 18, {0}},   {Kind::IQ4_XS, "IQ4_XS", 256, 136, {0}},
+    {Kind::MXFP4, "MXFP4", 32, 17, {}},
 };
 
 // A matrix of random blocks whose scales are small, normal or subnormal halves.
@@ -31,6 +34,9 @@ struct Stored {
                 const uint16_t half = static_cast<uint16_t>((random.below(2) << 15) | random.below(0x2400));
                 std::memcpy(data.data() + block + at, &half, 2);
             }
+        if (layout.kind == Kind::MXFP4)  // exponents of small scales, one of them below what is normal
+            for (size_t block = 0; block < data.size(); block += layout.bytes)
+                data[block] = static_cast<uint8_t>(random.below(20) == 0 ? 0 : 110 + random.below(12));
         matrix = {layout.kind, data.data(), row_bytes, rows};
     }
     size_t row_bytes;
@@ -61,16 +67,23 @@ std::vector<float> multiply(const KernelTable& kernels, ThreadPool& pool, const 
     return {out.data(), out.data() + out.size()};
 }
 
-// One output by the formula: exact weights, activations rounded in groups of 32.
+// One output by the formula: exact weights, activations rounded in groups of 32 whose scales are 1 .. 16 times one of
+// 256 values.
 double product(const StoredMatrix& matrix, int column, const float* x, int n) {
     std::vector<float> w(n);
     scalar_table().dequantize_row(matrix.kind, matrix.data + column * matrix.row_bytes, n, w.data());
     double sum = 0;
-    for (int g = 0; g < n; g += 32) {
-        int8_t codes[32];
-        float scale;
-        scalar_table().quantize(x + g, 32, codes, &scale);
-        for (int i = 0; i < 32; ++i) sum += static_cast<double>(w[g + i]) * codes[i] * static_cast<double>(scale);
+    for (int start = 0; start < n; start += 256) {
+        const int end = std::min(n, start + 256);
+        float largest = 0;
+        for (int i = start; i < end; ++i) largest = std::max(largest, std::fabs(x[i]));
+        for (int g = start; g < end; g += 32) {
+            float peak = 0;
+            for (int i = g; i < g + 32; ++i) peak = std::max(peak, std::fabs(x[i]));
+            const double unit = static_cast<double>(largest) / (127 * 16);
+            const double scale = static_cast<double>(std::max(1.0f, std::ceil(peak * 16.0f / largest))) * unit;
+            for (int i = g; i < g + 32; ++i) sum += static_cast<double>(w[i]) * std::nearbyint(x[i] / scale) * scale;
+        }
     }
     return sum;
 }
@@ -82,8 +95,8 @@ TEST_CASE("grouped weights of every kind follow the formula with the same bits")
     ThreadPool pool(2);
     constexpr int n = 512;
     for (const Layout& layout : kLayouts)
-        for (int rows : {1, 3, 4, 9}) {
-            const Stored first(random, layout, 96, n), second(random, kLayouts[random.below(8)], 37, n);
+        for (int rows : {1, 2, 3, 4, 5, 9}) {
+            const Stored first(random, layout, 96, n), second(random, kLayouts[random.below(13)], 37, n);
             std::vector<float> x(rows * n);
             for (float& value : x) value = random.normal();
             const std::vector<StoredMatrix> sources = {first.matrix, second.matrix};
@@ -98,6 +111,52 @@ TEST_CASE("grouped weights of every kind follow the formula with the same bits")
                 }
             for (const KernelTable* table : tables()) {
                 const auto actual = multiply(*table, pool, sources, false, x, rows, n, Epilogue::add);
+                for (size_t i = 0; i < actual.size(); ++i)
+                    REQUIRE_MESSAGE(same(actual[i], expected[i]),
+                                    text("%s, %s, value %zu", table->name, layout.name, i));
+            }
+        }
+}
+
+TEST_CASE("grouped weights take no more than their file") {
+    Random random(36);
+    ThreadPool pool(2);
+    for (const Layout& layout : kLayouts) {
+        const Stored stored(random, layout, 256, 2048);
+        Arena arena;
+        const Linear linear(scalar_table(), pool, arena, WeightMode::grouped, 2048, {stored.matrix}, false);
+        const double share = static_cast<double>(linear.num_bytes() - 4096) / stored.data.size();
+        REQUIRE_MESSAGE(share <= 1.04, text("%s takes %.3f of its file's bytes", layout.name, share));
+    }
+}
+
+TEST_CASE("grouped extremes stay within their sums") {
+    // The largest codes, scales and activations: int32 has little room left.
+    Random random(37);
+    ThreadPool pool(1);
+    constexpr int n = 256, rows = 3;
+    for (const Layout& layout : kLayouts)
+        for (int byte : {0x00, 0x7f, 0x80, 0xff}) {
+            Stored stored(random, layout, 33, n);
+            std::vector<uint8_t> scales = stored.data;
+            std::fill(stored.data.begin(), stored.data.end(), static_cast<uint8_t>(byte));
+            for (size_t block = 0; block < stored.data.size(); block += layout.bytes) {
+                for (int at : layout.halves)
+                    std::memcpy(stored.data.data() + block + at, scales.data() + block + at, 2);
+                if (layout.kind == Kind::MXFP4) stored.data[block] = scales[block];
+            }
+            std::vector<float> x(rows * n);
+            for (int i = 0; i < rows * n; ++i) x[i] = i < n ? 3.0f : i < 2 * n ? -3.0f : i % 2 ? 3.0f : -3.0f;
+            const auto expected = multiply(scalar_table(), pool, {stored.matrix}, false, x, rows, n, Epilogue::store);
+            for (int row = 0; row < rows; ++row)
+                for (int c = 0; c < 33; ++c) {
+                    const double y = product(stored.matrix, c, x.data() + row * n, n);
+                    REQUIRE_MESSAGE(close(expected[row * 33 + c], y, 1e-4 * (1 + std::fabs(y))),
+                                    text("%s, bytes %d: %g, not %g", layout.name, byte,
+                                         static_cast<double>(expected[row * 33 + c]), y));
+                }
+            for (const KernelTable* table : tables()) {
+                const auto actual = multiply(*table, pool, {stored.matrix}, false, x, rows, n, Epilogue::store);
                 for (size_t i = 0; i < actual.size(); ++i)
                     REQUIRE_MESSAGE(same(actual[i], expected[i]),
                                     text("%s, %s, value %zu", table->name, layout.name, i));

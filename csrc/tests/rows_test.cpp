@@ -21,12 +21,22 @@ struct Layout {
     std::vector<int> scales;  // offsets of half-precision scales
 };
 const Layout kLayouts[] = {
-    {Kind::F32, "F32", 1, 4, {}},           {Kind::F16, "F16", 1, 2, {}},
-    {Kind::BF16, "BF16", 1, 2, {}},         {Kind::Q8_0, "Q8_0", 32, 34, {0}},
-    {Kind::Q4_0, "Q4_0", 32, 18, {0}},      {Kind::Q4_1, "Q4_1", 32, 20, {0, 2}},
-    {Kind::Q5_0, "Q5_0", 32, 22, {0}},      {Kind::Q5_1, "Q5_1", 32, 24, {0, 2}},
-    {Kind::Q4_K, "Q4_K", 256, 144, {0, 2}}, {Kind::Q5_K, "Q5_K", 256, 176, {0, 2}},
+    {Kind::F32, "F32", 1, 4, {}},
+    {Kind::F16, "F16", 1, 2, {}},
+    {Kind::BF16, "BF16", 1, 2, {}},
+    {Kind::Q8_0, "Q8_0", 32, 34, {0}},
+    {Kind::Q4_0, "Q4_0", 32, 18, {0}},
+    {Kind::Q4_1, "Q4_1", 32, 20, {0, 2}},
+    {Kind::Q5_0, "Q5_0", 32, 22, {0}},
+    {Kind::Q5_1, "Q5_1", 32, 24, {0, 2}},
+    {Kind::Q4_K, "Q4_K", 256, 144, {0, 2}},
+    {Kind::Q5_K, "Q5_K", 256, 176, {0, 2}},
     {Kind::Q6_K, "Q6_K", 256, 210, {208}},
+    {Kind::Q2_K, "Q2_K", 256, 84, {80, 82}},
+    {Kind::Q3_K, "Q3_K", 256, 110, {108}},
+    {Kind::IQ4_NL, "IQ4_NL", 32, 18, {0}},
+    {Kind::IQ4_XS, "IQ4_XS", 256, 136, {0}},
+    {Kind::MXFP4, "MXFP4", 32, 17, {}},
 };
 
 // Values that rounding finds hard: ties, the ends of the range, neighbours of

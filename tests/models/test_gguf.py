@@ -184,8 +184,8 @@ def test_a_file_with_flipped_bytes_never_ends_in_another_exception(tiny_gguf, tm
 
 
 def test_unknown_tensor_types_get_a_name(read):
-    file = read(gguf_bytes(tensors=[("a", (32,), 20, 0), ("b", (32,), 4, 0), ("c", (32,), 1000, 0)]))
-    assert [tensor.kind for tensor in file.tensors.values()] == ["IQ4_NL", "number 4", "number 1000"]
+    file = read(gguf_bytes(tensors=[("a", (32,), 19, 0), ("b", (32,), 4, 0), ("c", (32,), 1000, 0)]))
+    assert [tensor.kind for tensor in file.tensors.values()] == ["IQ1_S", "number 4", "number 1000"]
 
 
 def test_the_writer_of_the_tests_and_the_reader_agree(tmp_path):

@@ -155,6 +155,11 @@ SCALES = {
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),  # an exponent in byte 0
 }
 KINDS = ("F32", "F16", "BF16", *SCALES)
 
@@ -169,6 +174,8 @@ def stored_as(kind: str, shape: tuple[int, ...], seed: int) -> WeightTensor:
         for offset in SCALES[kind]:
             scales = rng.choice([-1, 1], blocks.shape[:2]) * 2.0 ** rng.uniform(-18, -8, blocks.shape[:2])
             blocks[:, :, offset : offset + 2] = scales.astype("<f2")[..., None].view(np.uint8)
+        if kind == "MXFP4":
+            blocks[:, :, 0] = rng.integers(110, 120, blocks.shape[:2])
         data = blocks.reshape(rows, -1)
     else:
         weights = rng.standard_normal(shape) / 16 * 2.0 ** rng.integers(-20, 1, shape)  # halves: subnormal ones, too

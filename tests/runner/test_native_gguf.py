@@ -16,7 +16,7 @@ from hotseat.models.dequantize import dequantize_rows
 from hotseat.models.weights import WeightTensor
 from hotseat.runner import ReferenceRunner
 from hotseat.runner.groups import UNGROUPED_KINDS
-from hotseat.runner.reference_ops import nearest_groups
+from hotseat.runner.reference_groups import nearest_groups
 from runner.hand_batches import HandScheduler, memory_weights, tiny_spec
 from tiny_models import TinyLlama
 
@@ -31,7 +31,22 @@ MODEL = TinyLlama(
     hidden_size=256, intermediate_size=512, num_heads=4, num_kv_heads=2, vocab_size=333, num_layers=2, head_dim=64
 )
 UNTIED = replace(MODEL, tie_word_embeddings=False)
-MIXED = ("Q4_1", "F16", "Q6_K", "Q8_0", "Q4_K", "Q5_0", "Q5_K", "Q4_0", "Q5_1")
+MIXED = (
+    "Q4_1",
+    "F16",
+    "Q6_K",
+    "Q8_0",
+    "Q4_K",
+    "Q5_0",
+    "Q5_K",
+    "Q4_0",
+    "Q5_1",
+    "IQ4_XS",
+    "Q3_K",
+    "MXFP4",
+    "Q2_K",
+    "IQ4_NL",
+)
 SEEDED = SamplingParams(temperature=1.0, logprobs=2)
 
 
@@ -63,8 +78,11 @@ def test_logits_follow_the_definition_and_are_the_same_bits_on_every_isa(kinds: 
     weights, length = stored(kinds), 23
     expected = reference_logits(weights, length)
     results = [logits(weights, isa, length) for isa in ISAS]
-    # A value at the border of two codes may round the other way, which moves a sum by one step of its group.
-    np.testing.assert_allclose(results[0], expected, atol=2e-2 * np.abs(expected).max())
+    # A value at the border of two codes may round the other way, which moves a sum by one step of its group, and so may
+    # a group's multiplier, which moves all of its codes.
+    error = np.abs(results[0] - expected) / np.abs(expected).max()
+    assert error.max() <= 4e-2
+    assert np.median(error) <= 4e-3
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
 

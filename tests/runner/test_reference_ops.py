@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from hotseat.runner.reference_groups import nearest_groups, quantize_groups
 from hotseat.runner.reference_ops import (
     KV_TILE,
     SPAN,
@@ -16,7 +17,6 @@ from hotseat.runner.reference_ops import (
     layer_norm,
     linear,
     linear_int8,
-    nearest_groups,
     quantize_rows,
     rms_norm,
     rope,
@@ -234,3 +234,22 @@ def test_nearest_groups_are_no_farther_than_half_a_code() -> None:
         bound = largest * (0.5 / 127 + 2.0**-11) + 127 * 2.0**-25
         assert np.all(np.abs(rounded[:, group] - weight[:, group]) <= bound)
     assert np.array_equal(nearest_groups(np.zeros((2, 40), np.float32)), np.zeros((2, 40), np.float32))
+
+
+def test_scales_of_activations_are_small_multiples_of_one_for_256_values() -> None:
+    rng = np.random.default_rng(3)
+    x = (rng.standard_normal((5, 600)) * 2.0 ** rng.integers(-12, 4, (5, 600))).astype(np.float32)
+    rounded = quantize_groups(x)
+    for row, values in zip(rounded, x, strict=True):
+        for start in range(0, 600, 256):
+            block = values[start : start + 256]
+            unit = np.abs(block).max() / (127 * 16)
+            for group in range(0, len(block), 32):
+                part = block[group : group + 32]
+                scale = max(1, np.ceil(16 * np.abs(part).max() / np.abs(block).max())) * unit
+                error = np.abs(row[start + group : start + group + 32] - part)
+                assert error.max() <= scale * 0.501
+    broken = x.copy()
+    broken[1, 300] = np.nan
+    assert np.isnan(quantize_groups(broken)[1, 256:512]).all()
+    assert np.array_equal(quantize_groups(broken)[1, :256], rounded[1, :256])

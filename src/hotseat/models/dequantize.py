@@ -27,12 +27,21 @@ _LAYOUTS: dict[str, tuple[int, np.dtype]] = {  # kind → values a block, block
     "Q4_1": (32, np.dtype([("d", "<f2"), ("m", "<f2"), ("low", "u1", 16)])),
     "Q5_0": (32, np.dtype([("d", "<f2"), ("high", "u1", 4), ("low", "u1", 16)])),
     "Q5_1": (32, np.dtype([("d", "<f2"), ("m", "<f2"), ("high", "u1", 4), ("low", "u1", 16)])),
+    "IQ4_NL": (32, np.dtype([("d", "<f2"), ("low", "u1", 16)])),
+    "MXFP4": (32, np.dtype([("e", "u1"), ("low", "u1", 16)])),  # a scale of 2**(e - 127), as OCP defines it
     # K-quants: 256 values in sub-blocks with integer scales of their own.
+    "Q2_K": (256, np.dtype([("scales", "u1", 16), ("low", "u1", 64), ("d", "<f2"), ("m", "<f2")])),
+    "Q3_K": (256, np.dtype([("high", "u1", 32), ("low", "u1", 64), ("scales", "u1", 12), ("d", "<f2")])),
     "Q4_K": (256, np.dtype([("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("low", "u1", 128)])),
     "Q5_K": (256, np.dtype([("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("high", "u1", 32), ("low", "u1", 128)])),
     "Q6_K": (256, np.dtype([("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), ("d", "<f2")])),
+    "IQ4_XS": (256, np.dtype([("d", "<f2"), ("scales_h", "<u2"), ("scales_l", "u1", 4), ("low", "u1", 128)])),
 }
 SUPPORTED_KINDS = tuple(_LAYOUTS)
+
+# What a 4-bit code stands for where codes are not evenly spaced.
+_IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_MXFP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)  # twice E2M1's
 
 _VALUES_AT_A_TIME = 1 << 18  # keeps the intermediate arrays in cache
 
@@ -151,6 +160,52 @@ def _q6_k(blocks: Blocks) -> Values:
     return values.reshape(-1, 256)
 
 
+def _two_bits(low: np.ndarray) -> np.ndarray:
+    """Return 256 codes of two bits: in every 32 bytes first all lowest bits, and so on."""
+    parts = low.reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
+    return (parts & 0x03).reshape(-1, 256)
+
+
+def _q2_k(blocks: Blocks) -> Values:
+    scales = _column(blocks, "d") * (blocks["scales"] & 0x0F).astype(np.float32)
+    minima = _column(blocks, "m") * (blocks["scales"] >> 4).astype(np.float32)
+    quants = _two_bits(blocks["low"]).reshape(-1, 16, 16).astype(np.float32)
+    values: Values = scales[:, :, None] * quants - minima[:, :, None]
+    return values.reshape(-1, 256)
+
+
+def _q3_k(blocks: Blocks) -> Values:
+    packed = blocks["scales"]
+    low = np.concatenate([packed[:, :8] & 0x0F, packed[:, :8] >> 4], axis=1)
+    high = packed[:, None, 8:] >> np.array([0, 2, 4, 6], np.uint8)[:, None]  # scale 4 j + i: bits 2 j of byte i
+    scales = (low | ((high & 0x03) << 4).reshape(-1, 16)).view(np.int8) - np.int8(32)
+    bits = np.unpackbits(blocks["high"][:, :, None], axis=2, bitorder="little")  # bit g of byte i: value 32 g + i
+    quants = _two_bits(blocks["low"]) | (bits.transpose(0, 2, 1).reshape(-1, 256) << 2)
+    shifted = (quants.view(np.int8) - np.int8(4)).reshape(-1, 16, 16).astype(np.float32)
+    values: Values = (_column(blocks, "d") * scales.astype(np.float32))[:, :, None] * shifted
+    return values.reshape(-1, 256)
+
+
+def _iq4_nl(blocks: Blocks) -> Values:
+    values: Values = _column(blocks, "d") * _IQ4_VALUES[_nibbles(blocks["low"], 16)]
+    return values
+
+
+def _iq4_xs(blocks: Blocks) -> Values:
+    low = np.stack([blocks["scales_l"] & 0x0F, blocks["scales_l"] >> 4], axis=2).reshape(-1, 8)
+    high = (blocks["scales_h"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16)) & np.uint16(3)
+    scales = (low | (high << 4).astype(np.uint8)).view(np.int8) - np.int8(32)
+    quants = _IQ4_VALUES[_nibbles(blocks["low"], 16)].reshape(-1, 8, 32)
+    values: Values = (_column(blocks, "d") * scales.astype(np.float32))[:, :, None] * quants
+    return values.reshape(-1, 256)
+
+
+def _mxfp4(blocks: Blocks) -> Values:
+    scales = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)[:, None]
+    values: Values = scales * _MXFP4_VALUES[_nibbles(blocks["low"], 16)]
+    return values
+
+
 _DEQUANTIZERS: dict[str, Callable[[Blocks], Values]] = {
     "F32": _float,
     "F16": _float,
@@ -163,4 +218,9 @@ _DEQUANTIZERS: dict[str, Callable[[Blocks], Values]] = {
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }

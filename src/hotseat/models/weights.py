@@ -17,7 +17,7 @@ __all__ = ["WeightTensor", "Weights"]
 class WeightTensor:
     """One tensor in its stored form, usually a view of a file.
 
-    ``kind`` is a GGML type name: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K.
+    ``kind`` is a GGML type name, one of ``dequantize.SUPPORTED_KINDS``.
     ``data`` are the raw bytes, C-contiguous uint8[rows, bytes_per_row]; a vector has one row.
     """
 

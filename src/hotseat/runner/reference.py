@@ -33,6 +33,7 @@ from hotseat.runner.groups import UNGROUPED_KINDS, log_groups
 from hotseat.runner.logits_processors import sample_processed
 from hotseat.runner.pooling import Pooler
 from hotseat.runner.reference_experts import route, sigmoid
+from hotseat.runner.reference_groups import nearest_groups, quantize_groups
 from hotseat.runner.reference_ops import (
     Array,
     AttentionOptions,
@@ -46,8 +47,6 @@ from hotseat.runner.reference_ops import (
     layer_norm,
     linear,
     linear_int8,
-    nearest_groups,
-    quantize_groups,
     quantize_rows,
     rms_norm,
     rope,

@@ -29,8 +29,6 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_int8",
-    "nearest_groups",
-    "quantize_groups",
     "quantize_rows",
     "rms_norm",
     "rope",
@@ -43,7 +41,6 @@ Array: TypeAlias = NDArray[np.float32]
 
 KV_TILE = 128
 SPAN = 256  # positions that share a maximum where weights are rounded
-GROUP = 32  # inputs that share a scale in gguf mode
 MAX_HADAMARD_WIDTH = 64
 SMALLEST_ROW = np.float32(1e-30)  # rows below are quantised to zeros
 # Products of two 7-bit integers summed over so many are below 2**24: float32 BLAS adds them exactly.
@@ -360,37 +357,3 @@ def linear_int8(
         part = slice(begin, begin + _EXACT_SUM_LENGTH)
         total += linear(quantized[:, part], weight[:, part])
     return total.astype(np.float32) * x_scale[:, None] * weight_scale
-
-
-# gguf: y = x_q @ w.T with the exact stored weights and inputs in groups of 32
-
-
-def quantize_groups(
-    x: Array,  # [rows, K]
-) -> Array:  # [rows, K]
-    """Round each 32 values to ``scale * q`` as ``quantize_rows`` does for a row (as GGML's Q8_0, with fp32 scales)."""
-    quantized, scale = quantize_rows(_in_groups(x))
-    return _in_rows(quantized * scale[:, None], x)
-
-
-def nearest_groups(
-    weight: Array,  # [N, K]
-) -> Array:  # [N, K]
-    """Round weights that are stored without groups to Q8_0: each 32 values to ``scale * q`` with an fp16 scale.
-
-    scale = float16(max|w| / 127), q = round_half_to_even(w / scale) in [-127, 127]; a scale of 0 gives zeros.
-    """
-    groups = _in_groups(weight)
-    with np.errstate(over="ignore"):
-        scale = quantize_rows(groups)[1].astype(np.float16).astype(np.float32)[:, None]
-    is_usable = scale > 0
-    quantized = np.rint(np.divide(groups, scale, out=np.zeros_like(groups), where=is_usable))
-    return _in_rows(np.clip(quantized, -127, 127) * scale, weight)
-
-
-def _in_groups(x: Array) -> Array:  # [rows * groups of a row, GROUP], the last one of a row filled up with zeros
-    return np.pad(x, ((0, 0), (0, -x.shape[1] % GROUP))).reshape(-1, GROUP)
-
-
-def _in_rows(groups: Array, like: Array) -> Array:
-    return np.ascontiguousarray(groups.reshape(len(like), -1)[:, : like.shape[1]])
