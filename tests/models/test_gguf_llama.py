@@ -209,6 +209,7 @@ def test_a_window_as_long_as_the_context_is_no_window(edited):
         ({"llama.attention.key_length": 4_000_000_000}, "4000000000"),
         ({"llama.rope.scaling.type": 7}, "must be a string"),
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, "between 0 and 1, not -1.0"),
+        ({"llama.attention.layer_norm_rms_epsilon": None}, "llama.attention.layer_norm_rms_epsilon is missing"),
         ({"llama.rope.freq_base": float("nan")}, "rope_theta"),
         ({"tokenizer.ggml.tokens": None}, "no vocabulary"),
         ({"tokenizer.ggml.tokens": ["a"] * 385}, "385 tokens, but only 384 embeddings"),

@@ -103,8 +103,11 @@ class GgufFields:
     def number(self, key: str, default: float) -> float:
         self.asked.add(key)
         name = _KEYS.get(key)
+        is_epsilon = name is not None and name.endswith("epsilon")
+        if is_epsilon and self._value(str(name)) is None:  # what a config may leave out, a GGUF file must say
+            raise ModelError(f"{self._prefix}.{name} is missing")
         value = default if name is None else self._number(name, default)
-        if name is not None and name.endswith("epsilon") and not 0 < value < 1:
+        if is_epsilon and not 0 < value < 1:
             raise ModelError(f"{name} must lie between 0 and 1, not {value}")
         return value
 
