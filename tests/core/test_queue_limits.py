@@ -40,6 +40,19 @@ def test_queue_takes_so_many_tokens_and_no_more() -> None:
     assert world.scheduler.stats().num_queued_tokens == 100
 
 
+def test_waiting_requests_take_bounded_memory() -> None:
+    world = World(max_num_seqs=1, max_queue_memory_bytes=100_000)
+    world.add(10, "running", max_tokens=3)
+    world.step()
+    for _ in range(3):
+        world.add(100)
+    message = r"3 requests with 300 prompt tokens wait.*one of 100.*max_queue_memory_bytes is 100000"
+    with pytest.raises(QueueFullError, match=message):
+        world.add(100)
+    world.run()
+    world.add(100)  # a seat is free: nothing waits
+
+
 def test_room_comes_back_when_one_leaves_the_queue() -> None:
     world = World(max_num_seqs=1, max_num_queued_reqs=1)
     world.add(10, "running", max_tokens=3)

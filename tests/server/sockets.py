@@ -31,12 +31,14 @@ def tick(now: float) -> None:
 
 
 def main(port: str, shutdown_timeout_s: str, host: str = "127.0.0.1", *keys: str) -> int:
+    connections = [int(key.partition("=")[2]) for key in keys if key.startswith("--max-connections=")]
     timeouts = [float(key.partition("=")[2]) for key in keys if key.startswith("--receive-timeout-s=")]
     config = ServerConfig(
         host=host,
         port=int(port),
         shutdown_timeout_s=float(shutdown_timeout_s),
         api_key=tuple(key for key in keys if not key.startswith("--")),
+        max_connections=connections[0] if connections else None,
         receive_timeout_s=timeouts[0] if timeouts else 60.0,
     )
     return serve(services, config)

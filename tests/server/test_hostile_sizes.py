@@ -83,3 +83,11 @@ def test_a_reset_that_is_no_json_request_is_refused(server: FakeServer) -> None:
         assert server.call("POST", "/reset_prefix_cache", b"", {"content-type": kind}).status == 400
     assert server.call("POST", "/reset_prefix_cache", b"", {}).status == 400
     assert server.post("/reset_prefix_cache", {}).json() == {"reset": True}
+
+
+def test_stop_strings_are_bounded_over_all_sequences(server: FakeServer) -> None:
+    stops = ["".join(pair) for pair in zip("abcdefghijklmnop", "ponmlkjihgfedcba", strict=True)]
+    reply = server.post("/v1/completions", completion(prompt=["a"] * 9, n=128, stop=stops))
+    assert (reply.status, reply.error["param"]) == (400, "stop")
+    assert "16384" in reply.error["message"]
+    assert str(9 * 128 * 16) in reply.error["message"]

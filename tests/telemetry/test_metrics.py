@@ -170,7 +170,11 @@ def test_refusals_are_counted_by_reason() -> None:
             setting.add(request)
     metrics = setting.metrics
     assert metrics.num_rejected == {"queue_full": 2, "prompt_too_long": 1, "invalid": 2}
-    assert metrics.num_queue_rejections == {"max_num_queued_reqs": 1, "max_num_queued_tokens": 1}
+    assert metrics.num_queue_rejections == {
+        "max_num_queued_reqs": 1,
+        "max_num_queued_tokens": 1,
+        "max_queue_memory_bytes": 0,
+    }
     assert metrics.num_accepted == 2
 
 

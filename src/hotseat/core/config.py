@@ -78,6 +78,13 @@ class SchedulerConfig:
         default=None,
         metadata={"help": "prompt tokens that may wait for a seat; further requests are refused; none: no limit"},
     )
+    max_queue_memory_bytes: int | None = field(
+        default=None,
+        metadata={
+            "help": "memory that waiting requests may take, about; further ones are refused; none: no limit "
+            "(hotseat serve without this option: 268435456)"
+        },
+    )
     queue_timeout_s: float | None = field(
         default=None, metadata={"help": "a request that found no seat for so many seconds ends; none: never"}
     )
@@ -106,7 +113,7 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         for name in ("max_model_len", "num_kv_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"):
             _check(getattr(self, name) >= 1, name, "must be at least 1", getattr(self, name))
-        for name in ("batch_size", "max_num_queued_reqs", "max_num_queued_tokens"):
+        for name in ("batch_size", "max_num_queued_reqs", "max_num_queued_tokens", "max_queue_memory_bytes"):
             value = getattr(self, name)
             _check(value is None or value >= 1, name, "must be at least 1", value)
         for name in ("long_prefill_token_threshold", "max_times_passed"):

@@ -10,6 +10,10 @@ from hotseat.errors import InvalidRequestError, PromptTooLongError, QueueFullErr
 
 __all__ = ["Limits", "check_context"]
 
+# What a waiting request takes in a server, measured: its connection, tasks and text, and its ids.
+BYTES_PER_REQUEST = 28_672
+BYTES_PER_TOKEN = 48
+
 
 def check_context(num_prompt_tokens: int, max_tokens: int | None, max_model_len: int) -> str:
     """Refuse a prompt that is empty or does not fit ``max_model_len``; return what is said of what follows it.
@@ -64,7 +68,7 @@ class Limits:
         """Refuse what would wait in a queue that is at its limit; a request that finds a free seat does not wait.
 
         Raises:
-            QueueFullError: too many requests, or too many of their tokens, wait.
+            QueueFullError: too many requests wait, or too many of their tokens, or they take too much memory.
         """
         num_waiting = self.num_queued - num_free_seats
         if num_waiting < 0:
@@ -83,6 +87,13 @@ class Limits:
             raise QueueFullError(
                 f"{self.num_queued_tokens} prompt tokens wait for a seat, {num_more} more would exceed "
                 f"max_num_queued_tokens = {max_tokens}; try again later"
+            )
+        num_bytes = (self.num_queued + 1) * BYTES_PER_REQUEST + (self.num_queued_tokens + num_more) * BYTES_PER_TOKEN
+        if config.max_queue_memory_bytes is not None and num_bytes > config.max_queue_memory_bytes:
+            raise QueueFullError(
+                f"{self.num_queued} requests with {self.num_queued_tokens} prompt tokens wait for a seat; with this "
+                f"one of {num_more} they would take about {num_bytes} bytes, and max_queue_memory_bytes is "
+                f"{config.max_queue_memory_bytes}; try again later"
             )
 
     def add(self, request: Request) -> None:

@@ -89,6 +89,13 @@ class ServerConfig:
             "byte on; then 408; 0 is no limit"
         },
     )
+    max_connections: int | None = field(
+        default=None,
+        metadata={
+            "help": "connections at a time; for one more, that which has sent no request for the longest is closed, "
+            "or, where all are busy, the new one gets 503; none: as many as files may be open, less 64"
+        },
+    )
     shutdown_timeout_s: float = field(
         default=30.0, metadata={"help": "seconds that running requests get to finish after SIGTERM"}
     )
@@ -101,6 +108,8 @@ class ServerConfig:
         _check(0 <= self.port <= 65535, "port must be within 0 and 65535", self.port)
         _check(bool(self.host), "host must not be empty", self.host)
         _check(self.max_request_bytes > 0, "max_request_bytes must be positive", self.max_request_bytes)
+        connections = self.max_connections
+        _check(connections is None or connections > 0, "max_connections must be positive", connections)
         for name in ("sse_keep_alive_interval_s", "receive_timeout_s", "shutdown_timeout_s"):
             value = getattr(self, name)
             _check(0 <= value < float("inf"), f"{name} must be zero or a positive number", value)

@@ -43,6 +43,7 @@ __all__ = ["answer_chat", "answer_prompts", "chat_prompt", "chat_tokens", "check
 MakeWriter: TypeAlias = Callable[[ResponseMetadata], StreamWriter | WholeWriter]
 
 MAX_CHOICES = 4096
+MAX_STOPS = 16_384  # looked for in all sequences of a request
 MAX_NAMES = 20  # of models that an error lists
 MAX_NAME_LENGTH = 64  # of a user; longer names are known by their digests
 
@@ -214,8 +215,14 @@ def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     return prompts
 
 
-def _check_count(num_sequences: int, services: ServerServices) -> None:
-    """Refuse more sequences than can ever run and wait at once."""
+def _check_count(num_sequences: int, num_stops: int, services: ServerServices) -> None:
+    """Refuse more sequences than can ever run and wait at once, and more stop strings than can be looked for."""
+    if num_stops * num_sequences > MAX_STOPS:
+        raise InvalidRequestError(
+            f"The number of stop strings times n times the number of prompts must not exceed {MAX_STOPS}, and is "
+            f"{num_stops * num_sequences}.",
+            param="stop",
+        )
     if num_sequences > MAX_CHOICES:
         raise InvalidRequestError(
             f"n times the number of prompts must not exceed {MAX_CHOICES}, and is {num_sequences}.", param="n"
@@ -238,7 +245,7 @@ def _metadata(
     prompts: Sequence[str | list[int]],
     params: SamplingParams,
 ) -> ResponseMetadata:
-    _check_count(params.n * len(prompts), context.services)
+    _check_count(params.n * len(prompts), len(params.stop), context.services)
     is_chat = isinstance(body, ChatCompletionRequest)
     options = body.stream_options
     return ResponseMetadata(

@@ -8,6 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from hotseat.server.connections import ConnectionTable
 from hotseat.server.errors import ApiError
 
 __all__ = ["HttpProtocol"]
@@ -21,15 +22,18 @@ class HttpProtocol(HttpToolsProtocol):
 
     A header of more than MAX_HEADER_BYTES is answered with 431, bytes that are no HTTP with 400, and a request that is
     not complete ``receive_timeout_s`` after the connection was made (or after its first byte, for later ones) with 408.
-    Uvicorn bounds none of these.
+    ``connections`` bounds how many there are. Uvicorn bounds none of these.
 
     Uvicorn tells the last request of a lost connection alone that its client has left, and once a request was sent
     ahead (pipelining) it reads no further, so that it does not see the end of the connection. The request being
     answered would run on without a reader.
     """
 
-    def __init__(self, *args: Any, receive_timeout_s: float = 60.0, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, connections: ConnectionTable, receive_timeout_s: float = 60.0, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
+        self._connections = connections
         self._receive_timeout_s = receive_timeout_s
         self._receive_timer: asyncio.TimerHandle | None = None
         self._unanswered: tuple[RequestResponseCycle, ...] = ()
@@ -41,6 +45,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Begin to count the time of the first request."""
         super().connection_made(transport)
         self._start_timer()
+        self._connections.enter(self)
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless the header becomes too large."""
@@ -84,6 +89,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """End the count of the request's time."""
         self._stop_timer()
+        self._connections.note_busy(self)
         self._num_complete += 1
         self._is_in_header, self._num_header_bytes = True, 0
         if self.cycle is not None and not self.transport.is_closing():
@@ -92,12 +98,27 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the requests whose answers have no reader any more."""
         self._stop_timer()
+        self._connections.leave(self)
         super().connection_lost(exc)
         for cycle in self._unanswered:
             if not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
         self._unanswered = ()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request that was sent ahead, or wait for one."""
+        super().on_response_complete()
+        if not self.pipeline and not self.transport.is_closing():
+            self._connections.note_waiting(self)
+
+    def drop(self) -> None:
+        """End a connection that others need more."""
+        self.transport.close()
+
+    def refuse_busy(self, num_open: int) -> None:
+        """Say that all connections are busy, and close this one."""
+        self._refuse(ApiError(503, f"All {num_open} connections (max_connections) are busy.", retry=True))
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no HTTP in the shape of the API's errors."""

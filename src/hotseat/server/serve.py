@@ -18,6 +18,7 @@ import uvicorn
 from hotseat.errors import ConfigError
 from hotseat.server.app import create_app
 from hotseat.server.config import ServerConfig
+from hotseat.server.connections import ConnectionTable
 from hotseat.server.lag import LagMonitor
 from hotseat.server.protocol import HttpProtocol
 from hotseat.server.services import ServerServices
@@ -32,6 +33,7 @@ KEEP_ALIVE_S = 60
 TICK_S = 1.0
 GRACE_PERIOD_S = 1.0  # what clients get to read the end of their streams once everything was aborted
 MANY_FILES = 65_536
+FILES_FOR_OTHERS = 64  # files that are not connections
 
 
 def serve(build: Callable[[], ServerServices], config: ServerConfig, *, started_at: float | None = None) -> int:
@@ -168,7 +170,11 @@ class _Shutdown:
 def _uvicorn_config(app: object, config: ServerConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=partial(HttpProtocol, receive_timeout_s=config.receive_timeout_s),  # type: ignore[arg-type]
+        http=partial(  # type: ignore[arg-type]
+            HttpProtocol,
+            receive_timeout_s=config.receive_timeout_s,
+            connections=ConnectionTable(config.max_connections or _default_connections()),
+        ),
         ws="none",
         lifespan="off",
         access_log=False,  # the middleware writes a line at the end of each request, with more in it
@@ -215,6 +221,12 @@ def _url(listener: socket.socket, config: ServerConfig) -> str:
 def _is_loopback(listener: socket.socket) -> bool:
     host: str = listener.getsockname()[0]
     return host == "::1" or host.startswith("127.")
+
+
+def _default_connections() -> int:
+    """Return how many connections leave some files for everything else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MANY_FILES if soft == resource.RLIM_INFINITY else max(1, soft - min(FILES_FOR_OTHERS, soft // 2))
 
 
 def _allow_many_connections() -> None:

@@ -24,6 +24,7 @@ from hotseat.telemetry.pauses import Pauses
 
 __all__ = ["EngineMetrics"]
 
+QUEUE_LIMITS = ("max_num_queued_reqs", "max_num_queued_tokens", "max_queue_memory_bytes")
 _COMPLETED = (FinishReason.STOP, FinishReason.LENGTH)
 
 
@@ -60,7 +61,7 @@ class EngineMetrics:
         self.num_accepted = 0
         self.num_ended: Counter[str] = Counter({reason.value: 0 for reason in FinishReason})
         self.num_rejected: Counter[str] = Counter()
-        self.num_queue_rejections: Counter[str] = Counter({"max_num_queued_reqs": 0, "max_num_queued_tokens": 0})
+        self.num_queue_rejections: Counter[str] = Counter(dict.fromkeys(QUEUE_LIMITS, 0))
         self.num_preemptions: Counter[str] = Counter()
         self.prefix_queries = 0
         self.prefix_hits = 0
@@ -101,7 +102,7 @@ class EngineMetrics:
     def on_rejected(self, request: Request, error: Exception, now: float) -> None:
         match error:
             case QueueFullError():
-                limit = "max_num_queued_tokens" if "max_num_queued_tokens" in str(error) else "max_num_queued_reqs"
+                limit = next((name for name in QUEUE_LIMITS if name in str(error)), QUEUE_LIMITS[0])
                 self.num_queue_rejections[limit] += 1
                 self.num_rejected["queue_full"] += 1
             case PromptTooLongError():

@@ -7,7 +7,7 @@ import gc
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +24,7 @@ __all__ = ["ObserverOptions", "make_services", "run_server"]
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_QUEUE_MEMORY_BYTES = 256 * 2**20
 METRICS_NAMES = ("vllm", "native", "both")
 
 
@@ -74,7 +75,8 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
         }
 
         def build() -> ServerServices:
-            services = make_services(make_components(args), config, observers, files, started_at)
+            components = make_components(_with_bounded_queue(args))
+            services = make_services(components, config, observers, files, started_at)
             # Modules, vocabulary and options live as long as the process. To search them for garbage again and again
             # would stop all requests for tens of milliseconds each time.
             gc.collect()
@@ -82,6 +84,11 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
             return services
 
         return serve(build, config, started_at=started_at)
+
+
+def _with_bounded_queue(args: EngineArgs) -> EngineArgs:
+    """Bound the memory of waiting requests, unless the options say otherwise."""
+    return replace(args, values={"max_queue_memory_bytes": DEFAULT_QUEUE_MEMORY_BYTES, **args.values})
 
 
 def _open_record(name: str, path: Path) -> IO[str]:
