@@ -41,12 +41,12 @@ def test_queue_takes_so_many_tokens_and_no_more() -> None:
 
 
 def test_waiting_requests_take_bounded_memory() -> None:
-    world = World(max_num_seqs=1, max_queue_memory_bytes=100_000)
+    world = World(max_num_seqs=1, max_queue_memory_bytes=120_000)
     world.add(10, "running", max_tokens=3)
     world.step()
     for _ in range(3):
         world.add(100)
-    message = r"3 requests with 300 prompt tokens wait.*one of 100.*max_queue_memory_bytes is 100000"
+    message = r"3 requests with 300 prompt tokens wait.*one of 100.*max_queue_memory_bytes is 120000"
     with pytest.raises(QueueFullError, match=message):
         world.add(100)
     world.run()
