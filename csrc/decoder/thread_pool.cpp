@@ -1,5 +1,8 @@
 #include "decoder/thread_pool.h"
 
+#include <unistd.h>
+
+#include <stdexcept>
 #include <utility>
 
 #include "decoder/denormals.h"
@@ -41,12 +44,17 @@ void wait_for(const std::atomic<uint32_t>& value, int spins, IsOver&& is_over) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads), workers_(num_threads), gate_(kClosed) {
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(num_threads), process_(getpid()), workers_(num_threads), gate_(kClosed) {
     open_region(0);
     for (int worker = 1; worker < num_threads; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
 }
 
 ThreadPool::~ThreadPool() {
+    if (getpid() != process_) {
+        for (std::thread& thread : threads_) thread.detach();
+        return;
+    }
     closing_.store(true, std::memory_order_relaxed);
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();
@@ -54,6 +62,8 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run_erased(Entry entry, void* context) {
+    if (num_threads_ > 1 && getpid() != process_)
+        throw std::runtime_error("a forked process has no threads to compute with: load the model after the fork");
     entry_ = entry;
     context_ = context;
     first_region_ = workers_[0].region;

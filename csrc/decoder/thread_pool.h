@@ -19,6 +19,8 @@
 // are counted as done but skipped so that every region still ends, and the caller
 // of the run gets it when all are out; the pool is then as good as before.
 #pragma once
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -99,6 +101,7 @@ private:
     void wait_until_over(uint32_t region);
 
     const int num_threads_;
+    const pid_t process_;  // whose threads they are: a forked child has none of them
     Slot slots_[kSlots];
     std::vector<Worker> workers_;
     alignas(64) std::atomic<uint32_t> open_region_{0};  // all regions before it are over

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hotseat.errors import ConfigError
+from hotseat.generation import PromptRequest
 from hotseat.server import ServerConfig
 from hotseat.server.auth import ApiKeys
 from server.fakes import FakeServer, Reply, completion
@@ -135,6 +136,65 @@ def test_a_page_whose_name_points_to_this_machine_is_shut_out(server: FakeServer
     reply = server.get(path, REBOUND)
     assert reply.status == 403
     assert "attacker.example" in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "https://evil.example:8443", "http://6.6.6.6", "null", "http://["]
+)
+def test_a_foreign_page_may_not_ask(server: FakeServer, origin: str) -> None:
+    for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions"), ("POST", "/abort_requests")):
+        reply = server.call(method, path, b"{}", {"host": "127.0.0.1:8000", "origin": origin})
+        assert reply.status == 403
+        assert origin in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://127.0.0.1:8000",
+        "http://localhost:3000",
+        "http://app.localhost",
+        "http://[::1]:1",
+        "http://192.168.1.7:8000",
+        "vscode-webview://abc",
+        "app://obsidian.md",
+        "",
+    ],
+)
+def test_pages_of_this_machine_and_of_this_server_may_ask(server: FakeServer, origin: str) -> None:
+    assert server.get("/v1/models", {"host": "192.168.1.7:8000", "origin": origin}).status == 200
+
+
+def test_a_foreign_page_may_ask_where_it_is_allowed(start: Callable[..., FakeServer]) -> None:
+    foreign = {"host": "localhost", "origin": "https://chat.example"}
+    for options in ({"allowed_origins": ("https://chat.example",)}, {"allowed_hosts": ("chat.example",)}):
+        assert start(config=ServerConfig(**options)).get("/v1/models", foreign).status == 200
+    behind_keys = start(config=ServerConfig(api_key=("k",)))
+    assert behind_keys.get("/v1/models", foreign | {"authorization": "Bearer k"}).status == 200
+
+
+def test_a_key_without_a_name_is_one_tenant_whatever_its_holder_says(start: Callable[..., FakeServer]) -> None:
+    def tenants(config: ServerConfig, *keys: str) -> list[str]:
+        server = start(config=config)
+        given: list[str] = []
+        generate = server.generator.generate
+
+        def spy(prompts: list[PromptRequest], *, request_id: str) -> object:
+            given.extend(prompt.tenant for prompt in prompts)
+            return generate(prompts, request_id=request_id)
+
+        server.generator.generate = spy  # type: ignore[method-assign, assignment]
+        for key in keys:
+            for user in ("ann", "bob"):
+                headers = {"authorization": f"Bearer {key}"}
+                assert server.post("/v1/completions", completion(max_tokens=1, user=user), headers).status == 200
+        return given
+
+    first, again, other, _ = tenants(ServerConfig(api_key=("1", "2")), "1", "2")
+    assert first == again != other
+    assert tenants(ServerConfig(api_key=("team=1", "2")), "1") == ["team", "team"]
+    assert tenants(ServerConfig(api_key=("1",)), "1") == ["ann", "bob"]  # of its only key's holder: all are his users
+    assert tenants(ServerConfig(), "none") == ["ann", "bob"]
 
 
 @pytest.mark.parametrize(

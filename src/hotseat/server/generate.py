@@ -18,6 +18,7 @@ from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
 from hotseat.formats import AnswerParser
 from hotseat.generation import PromptRequest
+from hotseat.server.auth import Caller
 from hotseat.server.body import read_json
 from hotseat.server.calls import ChatForm, chat_form
 from hotseat.server.chunks import ChunkWriter
@@ -277,6 +278,16 @@ def _echo_text(body: ChatCompletionRequest) -> str:
     return ""
 
 
+def _tenant(caller: Caller, user: str) -> str:
+    """Return whose turn it is under ``fair``; the field ``user`` says so only where nobody gains by it.
+
+    A key without a name is a tenant of its own: its holder could else take one turn for each name that he invents.
+    """
+    if caller.name or (caller.account and not caller.is_admin):
+        return caller.name or f"key {caller.account}"
+    return user if len(user) <= MAX_NAME_LENGTH else _digest(user)
+
+
 def _digest(text: str) -> str:
     """Return 16 bytes, as hexadecimal digits, that stand for a client's text of any length."""
     return blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
@@ -299,7 +310,6 @@ def _respond(
     caller = request_context.caller
     account = caller.account if context.config.isolate_prefix_cache else ""
     salt = _digest(f"{account} {body.cache_salt or ''}") if account or body.cache_salt else ""
-    user = body.user or ""
     is_chat = isinstance(body, ChatCompletionRequest)
     prompt_requests = [
         PromptRequest(
@@ -309,7 +319,7 @@ def _respond(
             add_special_tokens=bool(body.add_special_tokens) if is_chat else body.add_special_tokens is not False,
             clips_max_tokens=isinstance(body, ChatCompletionRequest) and body.max_completion_tokens is not None,
             priority=body.priority or 0,
-            tenant=caller.name or (user if len(user) <= MAX_NAME_LENGTH else _digest(user)),
+            tenant=_tenant(caller, body.user or ""),
             deadline_ms=body.deadline_ms,
             cache_salt=salt,
             make_parser=make_parser,

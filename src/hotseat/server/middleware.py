@@ -65,6 +65,9 @@ class RequestMiddleware:
         headers = exchange.headers
         if (name := self._hosts.refused(scope["headers"])) is not None:
             return ApiError(403, f"This server is not called {name!r}; --allowed-hosts can allow the name.")
+        origin = self._hosts.refused_origin(scope["headers"], self._context.config.allowed_origins)
+        if origin is not None:
+            return ApiError(403, f"Pages of {origin} may not ask this server; --allowed-origins can allow them.")
         if not self._context.api_keys:
             exchange.request_context.caller = self._keyless
         elif not self._is_open(exchange.path):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any, Protocol
 
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.events import StepRecord
 from hotseat.core.request import Request
 
-__all__ = ["RecordWriter", "record_as_dict"]
+__all__ = ["RecordWriter", "TextSink", "record_as_dict"]
+
+
+class TextSink(Protocol):
+    """What takes lines."""
+
+    def write(self, text: str, /) -> object: ...
 
 
 def record_as_dict(record: StepRecord) -> dict[str, Any]:
@@ -39,7 +45,7 @@ def record_as_dict(record: StepRecord) -> dict[str, Any]:
 class RecordWriter:
     """An event sink that writes each step as a line of JSON. The file is closed by its owner."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextSink) -> None:
         self._file = file
 
     def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:

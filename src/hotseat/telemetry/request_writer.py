@@ -11,11 +11,12 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from typing import IO, Any
+from typing import Any
 
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.events import StepRecord
 from hotseat.core.request import FinishReason, Request, RequestId
+from hotseat.telemetry.records import TextSink
 
 __all__ = ["RequestWriter"]
 
@@ -26,7 +27,7 @@ AS_MANY_AS_FIT = 2**31 - 1  # max_tokens of a request that names none
 class RequestWriter:
     """An event sink that writes a line when a request ends. The file is closed by its owner."""
 
-    def __init__(self, file: IO[str], block_size: int) -> None:
+    def __init__(self, file: TextSink, block_size: int) -> None:
         self._file = file
         self._block_size = block_size
         self._key = os.urandom(16)

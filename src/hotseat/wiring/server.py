@@ -9,14 +9,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
 from hotseat.engine import EventSink
 from hotseat.errors import ConfigError
 from hotseat.generation import Generator
 from hotseat.runner.config import kv_bytes_per_block
 from hotseat.server import ModelInfo, ServerConfig, ServerServices, serve
-from hotseat.telemetry import EngineMetrics, Exposition, RecordWriter, RequestLog, RequestWriter, StatsLog
+from hotseat.telemetry import EngineMetrics, Exposition, LineFile, RecordWriter, RequestLog, RequestWriter, StatsLog
 from hotseat.wiring.components import EngineComponents, make_components
 from hotseat.wiring.engine_args import EngineArgs
 
@@ -91,9 +90,9 @@ def _with_bounded_queue(args: EngineArgs) -> EngineArgs:
     return replace(args, values={"max_queue_memory_bytes": DEFAULT_QUEUE_MEMORY_BYTES, **args.values})
 
 
-def _open_record(name: str, path: Path) -> IO[str]:
+def _open_record(name: str, path: Path) -> LineFile:
     try:
-        return path.open("w", encoding="utf-8")
+        return LineFile(path)
     except OSError as error:
         raise ConfigError(f"{name} {str(path)!r} cannot be written: {error}") from None
 
@@ -102,7 +101,7 @@ def make_services(
     components: EngineComponents,
     config: ServerConfig,
     observers: ObserverOptions,
-    files: Mapping[str, IO[str]],
+    files: Mapping[str, LineFile],
     started_at: float,
 ) -> ServerServices:
     scheduling = components.scheduler_config
@@ -159,7 +158,7 @@ def _model_info(components: EngineComponents, names: tuple[str, ...]) -> ModelIn
     )
 
 
-def _recorders(files: Mapping[str, IO[str]], block_size: int) -> list[EventSink]:
+def _recorders(files: Mapping[str, LineFile], block_size: int) -> list[EventSink]:
     recorders: list[EventSink] = []
     if "record" in files:
         recorders.append(RecordWriter(files["record"]))
