@@ -25,8 +25,8 @@ __all__ = ["RequestMiddleware"]
 _logger = logging.getLogger(__name__)
 
 _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-_OPEN_PATHS = frozenset({"/", "/docs", "/health", "/ready", "/version"})
-_QUIET_PATHS = frozenset({"/", "/health", "/ready", "/version", "/metrics", "/load", "/v1/steps"})
+_OPEN_PATHS = frozenset({"/", "/chat", "/docs", "/health", "/ready", "/version"})
+_QUIET_PATHS = frozenset({"/", "/chat", "/health", "/ready", "/version", "/metrics", "/load", "/v1/steps"})
 
 
 class RequestMiddleware:

@@ -1,4 +1,4 @@
-"""The status page and its files."""
+"""The status page, the chat page and their files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from starlette.responses import Response
 __all__ = ["PAGE_HEADERS", "router"]
 
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_NAMES = ("page.html", "page.css", "page.js", "records.js", "timeline.js", "details.js", "curves.js")
+_NAMES = (
+    *("page.html", "page.css", "page.js", "records.js", "timeline.js", "details.js", "curves.js"),
+    *("chat.html", "chat.css", "chat.js", "chat_stream.js"),
+)
 _FILES = {name: f"{_MEDIA_TYPES[name.rpartition('.')[2]]}; charset=utf-8" for name in _NAMES}
 PAGE_HEADERS = {
     "cache-control": "no-cache",
@@ -29,6 +32,13 @@ router = APIRouter()
 async def status_page() -> Response:
     """Show what sits in the seats."""
     return static_file("page.html")
+
+
+@router.get("/chat", include_in_schema=False)
+@router.head("/chat", include_in_schema=False)
+async def chat_page() -> Response:
+    """Show a conversation with the model."""
+    return static_file("chat.html")
 
 
 @router.get("/static/{name}", include_in_schema=False)
