@@ -48,10 +48,15 @@ inline void check_range(const char* what, int64_t value, int64_t low, int64_t hi
 inline void check_chunk(const Chunk& chunk, const Sequences& sequences, const SeatArrays& seats,
                         const ResultArrays& results, const DecoderLimits& limits, int vocab_size, int num_tables) {
     if (chunk.seat < 0 || chunk.seat >= sequences.num_seats) return;
-    const int seat = chunk.seat, num_tokens = sequences.num_tokens[seat];
+    const int seat = chunk.seat;
     const SeatSampling& sampling = seats.sampling[seat];
-    check_range("a seat's number of tokens", num_tokens, 0, static_cast<int64_t>(sequences.stride));
-    check_range("a seat's number of prompt tokens", sequences.num_prompt_tokens[seat], 0, num_tokens);
+    check_range("a seat's number of tokens", sequences.num_tokens[seat], 0, static_cast<int64_t>(sequences.stride));
+    check_range("a seat's number of prompt tokens", sequences.num_prompt_tokens[seat], 0, sequences.num_tokens[seat]);
+    const int num_drafts = sequences.num_drafts[seat], num_tokens = sequences.num_tokens[seat] + num_drafts;
+    check_range("a seat's number of drafts", num_drafts, 0, limits.max_num_drafts);
+    check_range("a seat's number of tokens with drafts", num_tokens, 0, static_cast<int64_t>(sequences.stride));
+    if (num_drafts > 0)
+        check_range("a seat's first draft", seats.first_draft[seat], 0, limits.max_num_drafts - num_drafts);
     check_range("the end of a chunk", chunk.end, 1, limits.max_model_len);
     check_range("a seat's number of logprobs", sampling.num_logprobs, -1, results.sampled.top_stride);
     check_range("a seat's number of prompt logprobs", sampling.num_prompt_logprobs, -1, results.prompt.top_stride);

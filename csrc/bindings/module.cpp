@@ -53,9 +53,14 @@ SeatArrays seats_in(const nb::dict& arrays, const DecoderLimits& limits, int voc
         .block_tables = tables.matrix<int32_t>("block_tables", 1),
         .blocks_stride = tables.stride<int32_t>("block_tables"),
         .sampling = sampling_in(arrays, limits.max_num_seqs),
-        .token_masks = a.matrix<uint32_t>("token_masks", (static_cast<size_t>(vocab_size) + 31) / 32),
+        .token_masks = checked_array<uint32_t>(arrays, "token_masks",
+                                               {static_cast<size_t>(limits.max_num_seqs + limits.max_num_drafts),
+                                                (static_cast<size_t>(vocab_size) + 31) / 32})
+                           .data(),
         .mask_words = a.stride<uint32_t>("token_masks"),
         .has_mask = a.of<uint8_t>("has_mask"),
+        .num_seats = limits.max_num_seqs,
+        .first_draft = a.of<int32_t>("first_draft"),
     };
 }
 
@@ -69,12 +74,14 @@ Sequences sequences_in(const nb::dict& arrays, int num_seats) {
         .num_prompt_tokens = a.of<int32_t>("num_prompt_tokens"),
         .capacity = a.of<int32_t>("capacity"),
         .sampling = sampling_in(arrays, num_seats),
+        .num_drafts = a.of<int32_t>("num_drafts"),
     };
 }
 
 BatchArrays batch_in(const nb::dict& arrays, const DecoderLimits& limits) {
     const ArraysOf rows{arrays, static_cast<size_t>(limits.max_num_batched_tokens)};
     const ArraysOf chunks{arrays, static_cast<size_t>(limits.max_num_seqs)};
+    const ArraysOf samples{arrays, static_cast<size_t>(limits.max_num_seqs + limits.max_num_drafts)};
     return {
         .token_ids = rows.of<int32_t>("token_ids"),
         .positions = rows.of<int32_t>("positions"),
@@ -82,8 +89,9 @@ BatchArrays batch_in(const nb::dict& arrays, const DecoderLimits& limits) {
         .seats = chunks.of<int32_t>("seats"),
         .context_lens = chunks.of<int32_t>("context_lens"),
         .writes_kv = chunks.of<uint8_t>("writes_kv"),
-        .sample_rows = chunks.of<int32_t>("sample_rows"),
-        .sample_seats = chunks.of<int32_t>("sample_seats"),
+        .sample_rows = samples.of<int32_t>("sample_rows"),
+        .sample_seats = samples.of<int32_t>("sample_seats"),
+        .sample_drafts = samples.of<int32_t>("sample_drafts"),
         .prompt_rows = rows.of<int32_t>("prompt_rows"),
         .prompt_targets = rows.of<int32_t>("prompt_targets"),
         .prompt_num_logprobs = rows.of<int32_t>("prompt_num_logprobs"),
@@ -113,16 +121,17 @@ public:
     void bind(const Fields& seats, const Fields& batch, const Fields& results, const Fields& sampled,
               const Fields& prompt) {
         keep(seats), keep(batch), keep(results), keep(sampled), keep(prompt);
-        const ArraysOf samples{results, static_cast<size_t>(limits_.max_num_seqs)};
+        const int num_samples = limits_.max_num_seqs + limits_.max_num_drafts;
+        const ArraysOf samples{results, static_cast<size_t>(num_samples)};
         results_ = {.token_ids = samples.of<int32_t>("token_ids"),
                     .status = samples.of<uint8_t>("status"),
-                    .sampled = logprobs_in(sampled, limits_.max_num_seqs),
+                    .sampled = logprobs_in(sampled, num_samples),
                     .prompt = logprobs_in(prompt, limits_.max_num_batched_tokens)};
         seats_ = seats_in(seats, limits_, decoder_.vocab_size(), decoder_.num_tables());
         sequences_ = sequences_in(seats, limits_.max_num_seqs);
         decoder_.bind({.seats = seats_, .logit_bias = {}, .allowed_ids = {}, .banned_ids = {}},
                       batch_in(batch, limits_), results_);
-        flattener_.emplace(sequences_, batch_in(batch, limits_), limits_.max_num_batched_tokens);
+        flattener_.emplace(sequences_, batch_in(batch, limits_), limits_.max_num_batched_tokens, num_samples);
     }
     void set_sampler_lists(const Fields& bias, const Fields& allowed, const Fields& banned) {
         const auto list = [this](const nb::dict& arrays) {
@@ -132,7 +141,7 @@ public:
         lists_ = nb::make_tuple(bias, allowed, banned);
     }
     // Compute the chunks and append what they sample to their sequences. Returns
-    // a token id for each chunk that samples, None where its status is not ok.
+    // a token id for each row that samples, None where its status is not ok.
     nb::list step(const nb::list& chunks) {
         chunks_.clear();
         for (nb::handle chunk : chunks) chunks_.push_back(chunk_in(chunk));
@@ -145,7 +154,7 @@ public:
             decoder_.step(counts);
             num_samples_ = counts.num_samples;
             num_tokens_ = counts.num_tokens;
-            flattener_->append_sampled(results_.token_ids, num_samples_);
+            flattener_->append_sampled(results_.token_ids, results_.status, num_samples_);
         }
         nb::list token_ids;
         for (int i = 0; i < num_samples_; ++i)
@@ -334,7 +343,7 @@ NB_MODULE(_native, m) {
              nb::arg("banned"))
         .def("step", &BoundDecoder::step, nb::arg("chunks"),
              nb::sig("def step(self, chunks: list[hotseat.core.batch.Chunk]) -> list[int | None]"),
-             "Compute a list of Chunk; return a token id for each that samples, None where that failed.")
+             "Compute a list of Chunk; return a token id for each row that samples, None where that failed.")
         .def("hidden", &BoundDecoder::hidden, nb::arg("first"), nb::arg("end"),
              "Rows [first, end) of the last step after the output norm.")
         .def("logits", &BoundDecoder::logits, nb::arg("num_rows"),

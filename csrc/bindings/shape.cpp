@@ -95,6 +95,7 @@ DecoderLimits limits_in(const nb::dict& d) {
         .num_kv_blocks = nb::cast<int>(d["num_kv_blocks"]),
         .block_size = nb::cast<int>(d["block_size"]),
         .kv_is_fp32 = nb::cast<bool>(d["kv_is_fp32"]),
+        .max_num_drafts = nb::cast<int>(d["max_num_drafts"]),
     };
 }
 

@@ -45,7 +45,7 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     attended_ = Memory(tokens * q_size_ * sizeof(float));
     mlp_ = Memory(tokens * mlp_width * sizeof(float));
     is_fused_mlp_ = shape_.gated && shape_.activation == Activation::silu;
-    max_logit_rows_ = limits.max_num_seqs + kMinLogitRows;
+    max_logit_rows_ = limits.max_num_seqs + limits.max_num_drafts + kMinLogitRows;
     logits_stride_ = shape_.vocab_size;
     logits_ = Memory(max_logit_rows_ * logits_stride_ * sizeof(float));
     chunk_of_row_.resize(tokens);
@@ -280,8 +280,8 @@ void Decoder::sample_rows(int worker) {
         finish_logits(logits);
         SamplerScratch& scratch = *scratch_[who].sampler;
         const int seat = batch_.sample_seats[i];
-        const SampleStatus status =
-            sample(kernels_, sampler_, seat, logits, shape_.vocab_size, scratch, results_.token_ids + i);
+        const SampleStatus status = sample(kernels_, sampler_, {seat, batch_.sample_drafts[i]}, logits,
+                                           shape_.vocab_size, scratch, results_.token_ids + i);
         results_.status[i] = static_cast<uint8_t>(status);
         const int num_top = sampler_.seats.sampling[seat].num_logprobs;
         if (num_top >= 0)

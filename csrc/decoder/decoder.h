@@ -76,6 +76,7 @@ struct DecoderLimits {
     int num_kv_blocks;
     int block_size;
     bool kv_is_fp32;
+    int max_num_drafts = 0;  // tokens that a step may verify
 };
 
 // A weight and, for LayerNorm, a bias; empty where there is no such norm.

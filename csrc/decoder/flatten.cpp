@@ -23,10 +23,7 @@ BatchCounts Flattener::flatten(const std::vector<Chunk>& chunks) const {
                 "a batch has more tokens than a step may compute");
         const int first_row = counts.num_tokens;
         add_rows(chunk, counts);
-        if (chunk.samples) {
-            batch_.sample_seats[counts.num_samples] = chunk.seat;
-            batch_.sample_rows[counts.num_samples++] = counts.num_tokens - 1;
-        }
+        if (chunk.samples) add_samples(chunk, counts);
         if (sequences_.sampling[chunk.seat].num_prompt_logprobs >= 0) add_prompt_rows(chunk, first_row, counts);
     }
     return counts;
@@ -35,8 +32,22 @@ BatchCounts Flattener::flatten(const std::vector<Chunk>& chunks) const {
 void Flattener::check(const Chunk& chunk) const {
     require(0 <= chunk.seat && chunk.seat < sequences_.num_seats, "a chunk has no seat");
     require(0 <= chunk.start && chunk.start < chunk.end, "a chunk has no tokens");
-    require(chunk.end <= std::min(sequences_.num_tokens[chunk.seat], sequences_.capacity[chunk.seat]),
-            "a chunk exceeds its seat");
+    const int num_drafts = sequences_.num_drafts[chunk.seat];
+    const int num_known = sequences_.num_tokens[chunk.seat] + num_drafts;
+    require(chunk.end <= std::min(num_known, sequences_.capacity[chunk.seat]), "a chunk exceeds its seat");
+    require(num_drafts == 0 || (chunk.samples && chunk.end == num_known && chunk.start == num_known - num_drafts - 1),
+            "drafts follow one token");
+}
+
+// One row, and one more for each draft.
+void Flattener::add_samples(const Chunk& chunk, BatchCounts& counts) const {
+    const int num_drafts = sequences_.num_drafts[chunk.seat];
+    require(num_drafts < max_num_samples_ - counts.num_samples, "a batch has more drafts than a step may verify");
+    for (int i = 0; i <= num_drafts; ++i) {
+        batch_.sample_seats[counts.num_samples] = chunk.seat;
+        batch_.sample_drafts[counts.num_samples] = i;
+        batch_.sample_rows[counts.num_samples++] = counts.num_tokens - 1 - num_drafts + i;
+    }
 }
 
 void Flattener::add_rows(const Chunk& chunk, BatchCounts& counts) const {
@@ -62,12 +73,21 @@ void Flattener::add_prompt_rows(const Chunk& chunk, int first_row, BatchCounts& 
     }
 }
 
-void Flattener::append_sampled(const int32_t* token_ids, int num_samples) const {
+void Flattener::append_sampled(const int32_t* token_ids, const uint8_t* status, int num_samples) const {
+    bool goes_on = true;
     for (int i = 0; i < num_samples; ++i) {
-        const int seat = batch_.sample_seats[i];
-        int32_t& num_tokens = sequences_.num_tokens[seat];
-        require(static_cast<size_t>(num_tokens) < sequences_.stride, "a seat has no room for another token");
-        sequences_.tokens[seat * sequences_.stride + num_tokens++] = token_ids[i];
+        const int seat = batch_.sample_seats[i], index = batch_.sample_drafts[i];
+        const bool is_ok = status[i] == static_cast<uint8_t>(SampleStatus::ok);
+        const bool is_last = index == sequences_.num_drafts[seat];
+        goes_on = index == 0 || (goes_on && is_ok);
+        if (goes_on) {
+            int32_t& num_tokens = sequences_.num_tokens[seat];
+            require(static_cast<size_t>(num_tokens) < sequences_.stride, "a seat has no room for another token");
+            int32_t& token = sequences_.tokens[seat * sequences_.stride + num_tokens++];
+            goes_on = is_ok && !is_last && token == token_ids[i];
+            token = token_ids[i];
+        }
+        if (is_last) sequences_.num_drafts[seat] = 0;
     }
 }
 

@@ -17,9 +17,10 @@ void for_each_entry(const RaggedArrays& lists, int seat, Visit&& visit) {
     for (int i = lists.offsets[seat]; i < lists.offsets[seat + 1]; ++i) visit(i);
 }
 
-void penalize(const SeatArrays& s, int seat, float* x, std::vector<int32_t>& counts) {
+void penalize(const SeatArrays& s, SampledRow row, float* x, std::vector<int32_t>& counts) {
+    const int seat = row.seat;
     const int32_t* tokens = s.tokens + seat * s.tokens_stride;
-    const int num_tokens = s.num_tokens[seat], num_prompt = s.num_prompt_tokens[seat];
+    const int num_tokens = s.num_tokens[seat] + row.num_drafts, num_prompt = s.num_prompt_tokens[seat];
     const SeatSampling& sampling = s.sampling[seat];
     const float repetition = sampling.repetition_penalty;
     // counts: -1 for a token whose repetition penalty is done, so that it is
@@ -45,9 +46,10 @@ void penalize(const SeatArrays& s, int seat, float* x, std::vector<int32_t>& cou
     }
 }
 
-// Mask the tokens whose bit is not set in the seat's row.
-void apply_mask(const SeatArrays& s, int seat, float* x, int vocab_size) {
-    const uint32_t* words = s.token_masks + static_cast<size_t>(seat) * s.mask_words;
+// Mask the tokens whose bit is not set in the mask of the row.
+void apply_mask(const SeatArrays& s, SampledRow row, float* x, int vocab_size) {
+    const int index = row.num_drafts == 0 ? row.seat : s.num_seats + s.first_draft[row.seat] + row.num_drafts - 1;
+    const uint32_t* words = s.token_masks + static_cast<size_t>(index) * s.mask_words;
     for (int begin = 0; begin < vocab_size; begin += 32) {
         const uint32_t word = words[begin / 32];
         const int end = std::min(begin + 32, vocab_size);
@@ -77,11 +79,12 @@ void ban(const KernelTable& kernels, const SamplerInputs& in, int seat, float* x
 
 // Copy and change the logits where the seat wants it; returns the row to sample
 // from.
-const float* adjust(const KernelTable& kernels, const SamplerInputs& in, int seat, const float* logits, int vocab_size,
-                    SamplerScratch& scratch) {
+const float* adjust(const KernelTable& kernels, const SamplerInputs& in, SampledRow row, const float* logits,
+                    int vocab_size, SamplerScratch& scratch) {
+    const int seat = row.seat;
     const bool is_limited = in.allowed_ids.offsets[seat] != in.allowed_ids.offsets[seat + 1];
     const bool is_biased = in.logit_bias.offsets[seat] != in.logit_bias.offsets[seat + 1];
-    const int num_sampled = in.seats.num_tokens[seat] - in.seats.num_prompt_tokens[seat];
+    const int num_sampled = in.seats.num_tokens[seat] + row.num_drafts - in.seats.num_prompt_tokens[seat];
     const bool is_banned = in.banned_ids.offsets[seat] != in.banned_ids.offsets[seat + 1] &&
                            num_sampled < in.seats.sampling[seat].min_tokens;
     const bool has_mask = in.seats.has_mask[seat];
@@ -93,10 +96,10 @@ const float* adjust(const KernelTable& kernels, const SamplerInputs& in, int sea
     } else {
         std::copy_n(logits, vocab_size, x);
     }
-    if (has_mask) apply_mask(in.seats, seat, x, vocab_size);
+    if (has_mask) apply_mask(in.seats, row, x, vocab_size);
     for_each_entry(in.logit_bias, seat, [&](int i) { x[in.logit_bias.ids[i]] += in.logit_bias.values[i]; });
     if (is_banned) ban(kernels, in, seat, x, vocab_size, scratch.saved);
-    if (in.seats.sampling[seat].has_penalties) penalize(in.seats, seat, x, scratch.counts);
+    if (in.seats.sampling[seat].has_penalties) penalize(in.seats, row, x, scratch.counts);
     return x;
 }
 
@@ -181,11 +184,12 @@ double uniform_draw(uint64_t seed, uint32_t position) {
     return (c[0] >> 8) * 0x1p-24;
 }
 
-SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int seat, const float* logits, int vocab_size,
-                    SamplerScratch& scratch, int32_t* token_id) {
+SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, SampledRow row, const float* logits,
+                    int vocab_size, SamplerScratch& scratch, int32_t* token_id) {
+    const int seat = row.seat;
     *token_id = 0;
     if (!kernels.all_finite(logits, vocab_size)) return SampleStatus::not_finite;
-    const float* x = adjust(kernels, in, seat, logits, vocab_size, scratch);
+    const float* x = adjust(kernels, in, row, logits, vocab_size, scratch);
     float peak = kernels.maximum(x, vocab_size);
     if (peak == kMinusInfinity) return SampleStatus::no_candidate;
     const SeatSampling& sampling = in.seats.sampling[seat];
@@ -204,7 +208,7 @@ SampleStatus sample(const KernelTable& kernels, const SamplerInputs& in, int sea
                         scratch.block_sums.data());
     int64_t total = 0;
     for (int block = 0; block * kBlock < vocab_size; ++block) total += scratch.block_sums[block];
-    const double u = uniform_draw(sampling.seed, static_cast<uint32_t>(in.seats.num_tokens[seat]));
+    const double u = uniform_draw(sampling.seed, static_cast<uint32_t>(in.seats.num_tokens[seat] + row.num_drafts));
     const bool is_filtered =
         (sampling.top_k > 0 && sampling.top_k < vocab_size) || sampling.top_p < 1.0f || sampling.min_p > 0.0f;
     if (!is_filtered) {

@@ -30,8 +30,14 @@ struct SamplerScratch {
     Head head;                 // of `ids`
 };
 
-// Row `seat` samples from logits[vocab_size].
-SampleStatus sample(const KernelTable& kernels, const SamplerInputs& inputs, int seat, const float* logits,
+// The token after the first `num_drafts` drafts of a seat.
+struct SampledRow {
+    int seat;
+    int num_drafts = 0;
+};
+
+// Row `row` samples from logits[vocab_size].
+SampleStatus sample(const KernelTable& kernels, const SamplerInputs& inputs, SampledRow row, const float* logits,
                     int vocab_size, SamplerScratch& scratch, int32_t* token_id);
 
 // Write row `row` of `out`: log-probability and rank of `token_id`, and the

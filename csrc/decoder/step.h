@@ -32,9 +32,11 @@ struct SeatArrays {
     const int32_t* block_tables;  // [tables][seats][blocks_stride]
     size_t blocks_stride;
     const SeatSampling* sampling;
-    const uint32_t* token_masks;  // [seats][mask_words]; token t is bit t % 32 of word t / 32
+    const uint32_t* token_masks;  // [seats, then drafts][mask_words]; token t is bit t % 32 of word t / 32
     size_t mask_words;
     const uint8_t* has_mask;  // 0: the seat may sample any token
+    int num_seats = 0;
+    const int32_t* first_draft = nullptr;  // of a seat among all drafts of the step
 };
 
 // Lists by seat: entries [offsets[s], offsets[s + 1]).
@@ -55,6 +57,7 @@ struct BatchArrays {
     uint8_t* writes_kv;       // [num_chunks]
     int32_t* sample_rows;     // [num_samples]
     int32_t* sample_seats;    // [num_samples]
+    int32_t* sample_drafts;   // [num_samples]; drafts that the row takes for true
     int32_t* prompt_rows;     // [num_prompt_rows]
     int32_t* prompt_targets;  // [num_prompt_rows]
     int32_t* prompt_num_logprobs;

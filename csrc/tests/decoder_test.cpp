@@ -129,8 +129,8 @@ private:
         decoder.bind(
             {arrays, {}, {}, {}},
             {token_ids.data(), positions.data(), query_start.data(), seats.data(), context_lens.data(),
-             writes_kv.data(), sample_rows.data(), sample_seats.data(), prompt_rows.data(), prompt_targets.data(),
-             prompt_num_logprobs.data()},
+             writes_kv.data(), sample_rows.data(), sample_seats.data(), none.data(), prompt_rows.data(),
+             prompt_targets.data(), prompt_num_logprobs.data()},
             {sampled_ids.data(),
              status.data(),
              {logprob.data(), rank.data(), top_ids.data(), top_logprobs.data(), 20},

@@ -11,7 +11,7 @@ namespace hotseat::tests {
 
 namespace {
 
-constexpr int kSeats = 3, kMaxTokens = 8, kStride = 7;
+constexpr int kSeats = 3, kMaxTokens = 8, kMaxSamples = 8, kStride = 7;
 
 using Ints = std::vector<int32_t>;
 
@@ -24,11 +24,12 @@ struct World {
     BatchCounts flatten(const std::vector<Chunk>& chunks) { return flattener().flatten(chunks); }
     Flattener flattener() {
         return {{kSeats, tokens.data(), kStride, num_tokens.data(), num_prompt_tokens.data(), capacity.data(),
-                 sampling.data()},
+                 sampling.data(), num_drafts.data()},
                 {token_ids.data(), positions.data(), query_start.data(), seats.data(), context_lens.data(),
-                 writes_kv.data(), sample_rows.data(), sample_seats.data(), prompt_rows.data(), prompt_targets.data(),
-                 prompt_num_logprobs.data()},
-                kMaxTokens};
+                 writes_kv.data(), sample_rows.data(), sample_seats.data(), sample_drafts.data(), prompt_rows.data(),
+                 prompt_targets.data(), prompt_num_logprobs.data()},
+                kMaxTokens,
+                kMaxSamples};
     }
     std::string refusal(const std::vector<Chunk>& chunks) {
         try {
@@ -42,10 +43,14 @@ struct World {
     Ints tokens = Ints(kSeats * kStride), num_tokens = {6, 2, 4}, num_prompt_tokens = {6, 2, 3}, capacity = {6, 16, 16};
     std::vector<SeatSampling> sampling = std::vector<SeatSampling>(kSeats);
     Ints token_ids = Ints(kMaxTokens), positions = Ints(kMaxTokens), query_start = Ints(kSeats + 1);
-    Ints seats = Ints(kSeats), context_lens = Ints(kSeats), sample_rows = Ints(kSeats), sample_seats = Ints(kSeats);
+    Ints num_drafts = {0, 0, 0};
+    Ints seats = Ints(kSeats), context_lens = Ints(kSeats);
+    Ints sample_rows = Ints(kMaxSamples), sample_seats = Ints(kMaxSamples), sample_drafts = Ints(kMaxSamples);
     Ints prompt_rows = Ints(kMaxTokens), prompt_targets = Ints(kMaxTokens), prompt_num_logprobs = Ints(kMaxTokens);
     std::vector<uint8_t> writes_kv = std::vector<uint8_t>(kSeats);
 };
+
+const std::vector<uint8_t> good(6);  // a status for each sample
 
 Ints first(const Ints& values, int count) { return {values.begin(), values.begin() + count}; }
 
@@ -80,12 +85,38 @@ TEST_CASE("flattener appends samples to their sequences") {
     World world;
     world.flatten({{2, 3, 4, true, true}, {1, 0, 1, false, true}, {0, 5, 6, true, true}});
     const Ints sampled = {77, 88};
-    world.flattener().append_sampled(sampled.data(), 2);
+    world.flattener().append_sampled(sampled.data(), good.data(), 2);
     REQUIRE(world.num_tokens == Ints({7, 2, 5}));
     REQUIRE((world.tokens[2 * kStride + 4] == 77 && world.tokens[6] == 88));
     world.capacity[0] = 16;
     REQUIRE(world.flatten({{0, 6, 7, true, true}}).num_samples == 1);
     REQUIRE(world.token_ids[0] == 88);
+}
+
+TEST_CASE("flattener samples the rows of all drafts and keeps the true ones") {
+    World world;
+    world.num_drafts = {0, 3, 1};
+    world.flatten({{1, 1, 5, true, true}, {2, 3, 5, true, true}});
+    REQUIRE(first(world.token_ids, 6) == Ints({21, 22, 23, 24, 33, 34}));
+    REQUIRE(first(world.sample_rows, 6) == Ints({0, 1, 2, 3, 4, 5}));
+    REQUIRE(first(world.sample_seats, 6) == Ints({1, 1, 1, 1, 2, 2}));
+    REQUIRE(first(world.sample_drafts, 6) == Ints({0, 1, 2, 3, 0, 1}));
+    const Ints sampled = {22, 77, 24, 25, 34, 35};  // the second draft of seat 1 is wrong, the one of seat 2 is true
+    world.flattener().append_sampled(sampled.data(), good.data(), 6);
+    REQUIRE(world.num_tokens == Ints({6, 4, 6}));
+    REQUIRE(world.num_drafts == Ints({0, 0, 0}));
+    REQUIRE((world.tokens[kStride + 2] == 22 && world.tokens[kStride + 3] == 77));
+    REQUIRE((world.tokens[2 * kStride + 4] == 34 && world.tokens[2 * kStride + 5] == 35));
+}
+
+TEST_CASE("flattener drops a row that failed behind drafts") {
+    World world;
+    world.num_drafts = {0, 2, 0};
+    world.flatten({{1, 1, 4, true, true}});
+    const Ints sampled = {22, 0, 24};
+    const std::vector<uint8_t> status = {0, 1, 0};
+    world.flattener().append_sampled(sampled.data(), status.data(), 3);
+    REQUIRE((world.num_tokens[1] == 3 && world.tokens[kStride + 2] == 22));
 }
 
 TEST_CASE("flattener never writes behind a sequence") {
@@ -95,7 +126,7 @@ TEST_CASE("flattener never writes behind a sequence") {
     const Ints sampled = {1, 2, 3};
     bool was_refused = false;
     try {
-        world.flattener().append_sampled(sampled.data(), 3);
+        world.flattener().append_sampled(sampled.data(), good.data(), 3);
     } catch (const std::invalid_argument&) {
         was_refused = true;
     }

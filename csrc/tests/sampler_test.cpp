@@ -44,7 +44,7 @@ struct Seat {
         int32_t token_id = -99;
         const SamplerInputs in = inputs();
         const SampleStatus status =
-            sample(table, in, 0, logits.data(), static_cast<int>(logits.size()), scratch, &token_id);
+            sample(table, in, {0}, logits.data(), static_cast<int>(logits.size()), scratch, &token_id);
         return status == SampleStatus::ok ? token_id : -static_cast<int>(status);
     }
     // Which tokens come up over many seeds.

@@ -74,12 +74,13 @@ class FakeRunner:
 
     def execute(self, batch: Batch) -> StepOutput:
         self._take_news(batch)
+        drafts = {draft.seat: draft.token_ids for draft in batch.drafts}
         output = StepOutput(sampled=[])
         assert batch.num_tokens == sum(chunk.end - chunk.start for chunk in batch.chunks)
         assert len(batch.prefill_totals) == len(batch.chunks) - batch.num_decodes
         assert len({chunk.seat for chunk in batch.chunks}) == len(batch.chunks), "a seat has two chunks"
         for chunk in batch.chunks:
-            self._compute(chunk, output)
+            self._compute(chunk, output, drafts.get(chunk.seat, []))
         return output
 
     def close(self) -> None:
@@ -106,15 +107,17 @@ class FakeRunner:
             self.seats[seat_number].block_ids += cut(block_ids, self.layout.num_full)
             self.seats[seat_number].window_ids += cut(window_block_ids, self.layout.num_window)
 
-    def _compute(self, chunk: Chunk, output: StepOutput) -> None:
+    def _compute(self, chunk: Chunk, output: StepOutput, drafts: list[int]) -> None:
         seat = self.seats[chunk.seat]
+        token_ids = seat.token_ids + drafts
         assert seat.request_id == chunk.request_id
-        assert 0 <= chunk.start < chunk.end <= len(seat.token_ids), f"{chunk} of {len(seat.token_ids)} tokens"
-        assert chunk.samples == (chunk.end == len(seat.token_ids)), f"{chunk} samples at the wrong place"
+        assert 0 <= chunk.start < chunk.end <= len(token_ids), f"{chunk} of {len(token_ids)} tokens"
+        assert chunk.samples == (chunk.end == len(token_ids)), f"{chunk} samples at the wrong place"
+        assert not drafts or chunk.start + 1 == len(seat.token_ids), f"{chunk} has drafts and is no decode"
         self.num_computed[chunk.request_id] = self.num_computed.get(chunk.request_id, 0) + chunk.end - chunk.start
         slots = [self._read(seat, position) for position in range(chunk.start)]
         for position in range(chunk.start, chunk.end):
-            value = chained(slots[-1] if slots else 0, seat.token_ids[position])
+            value = chained(slots[-1] if slots else 0, token_ids[position])
             slots.append(value)
             for block in self._blocks_at(seat, position):
                 if chunk.writes_kv:
@@ -131,9 +134,13 @@ class FakeRunner:
         if chunk.request_id in self.fails:
             output.failed[chunk.request_id] = "logits are not finite"
             return
-        token_id = sample(slots)
-        seat.token_ids.append(token_id)
-        output.sampled.append(SampledTokens(chunk.request_id, [token_id]))
+        sampled: list[int] = []
+        for num_drafts in range(len(drafts) + 1):
+            sampled.append(sample(slots[: chunk.end - len(drafts) + num_drafts]))
+            if num_drafts < len(drafts) and sampled[-1] != drafts[num_drafts]:
+                break
+        seat.token_ids += sampled
+        output.sampled.append(SampledTokens(chunk.request_id, list(sampled)))
 
     def _blocks_at(self, seat: Seat, position: int) -> list[list[int | None]]:
         index = position // self.block_size

@@ -5,12 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from core.drafters import OracleDrafter, fake_answer
 from core.fake_runner import VOCABULARY_SIZE, expected_output
 from core.worlds import World
 from hotseat.core.batch import Batch
 from hotseat.core.kv_layout import KvLayout
 from hotseat.core.policies import BUILT_IN
 from hotseat.core.request import FinishReason, Request, RequestStatus
+from hotseat.core.speculation import Speculation
 from hotseat.errors import PromptTooLongError, QueueFullError
 
 POLICIES = tuple(BUILT_IN)
@@ -44,11 +46,23 @@ def random_options(random: Random) -> dict[str, Any]:
     }
 
 
+def random_speculation(random: Random) -> Speculation | None:
+    """Return a drafter that is right always, often or never, or none."""
+    rate = random.choice([None, None, 0.0, 0.5, 0.9, 1.0])
+    if rate is None:
+        return None
+    drafter = OracleDrafter(fake_answer, rate, seed=random.randint(0, 1000))
+    max_num_drafts = random.randint(1, 20)
+    return Speculation(
+        drafter, num_tokens=random.randint(1, 9), max_num_drafts=max_num_drafts, is_adaptive=random.random() < 0.3
+    )
+
+
 class RandomWorld(World):
     """A world whose requests share beginnings, end in all ways, and are all accounted for."""
 
     def __init__(self, random: Random, **options: Any) -> None:
-        super().__init__(**(random_options(random) | options))
+        super().__init__(speculation=random_speculation(random), **(random_options(random) | options))
         self.random = random
         self.in_flight: Batch | None = None
         self.ended_outside: set[str] = set()
@@ -122,7 +136,10 @@ class RandomWorld(World):
         for request in self.requests.values():
             if request.status is RequestStatus.RUNNING:
                 assert request.id in told, f"{request.id} runs and was silently skipped"
-        assert all(chunk.end - chunk.start == 1 for chunk in batch.chunks[: batch.num_decodes])
+        drafts = {draft.seat: len(draft.token_ids) for draft in batch.drafts}
+        decodes = batch.chunks[: batch.num_decodes]
+        assert all(chunk.end - chunk.start == 1 + drafts.pop(chunk.seat, 0) for chunk in decodes)
+        assert not drafts, "drafts of a request that does not decode"
 
     def wind_up(self) -> None:
         """Let everybody finish and assert that every answer is right and nothing is left."""

@@ -10,6 +10,7 @@ from hotseat.core.config import SchedulerConfig
 from hotseat.core.policy import Policy
 from hotseat.core.request import FinishReason, Request, RequestId, SamplingParams
 from hotseat.core.scheduler import Scheduler
+from hotseat.core.speculation import Speculation
 
 
 def make_config(**options: Any) -> SchedulerConfig:
@@ -21,9 +22,16 @@ def make_config(**options: Any) -> SchedulerConfig:
 class World:
     """Runs steps one at a time; each takes a second of its own clock."""
 
-    def __init__(self, policy: Policy | None = None, *, is_light: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        is_light: bool = False,
+        speculation: Speculation | None = None,
+        **options: Any,
+    ) -> None:
         self.config = make_config(**options)
-        self.scheduler = Scheduler(self.config, policy)
+        self.scheduler = Scheduler(self.config, policy, speculation)
         self.runner = FakeRunner(self.config.num_kv_blocks, self.config.block_size, self.config.kv_layout)
         self.is_light = is_light
         self.now = 0.0

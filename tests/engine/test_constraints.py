@@ -33,6 +33,9 @@ class ScriptedConstraint:
             raise GrammarError(f"token {token_id} is not {self.tokens[self.num_accepted]}")
         self.num_accepted += 1
 
+    def rollback(self, num_tokens: int) -> None:
+        self.num_accepted -= num_tokens
+
 
 class MaskedRunner(FakeRunner):
     """Remembers the masks that it was given, by request."""
@@ -44,7 +47,7 @@ class MaskedRunner(FakeRunner):
     def execute(self, batch: Batch) -> StepOutput:
         output = super().execute(batch)
         by_seat = {chunk.seat: chunk.request_id for chunk in batch.chunks}
-        for seat, words in batch.token_masks:
+        for seat, words, _ in batch.token_masks:
             self.masks.setdefault(by_seat[seat], []).append(int.from_bytes(words, "little"))
         return output
 

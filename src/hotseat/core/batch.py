@@ -6,9 +6,10 @@
 
 A runner is stateful per *seat*: it learns all about a request once, in ``Batch.new_requests``, then only what
 changes (``block_appends``), and forgets it when its id appears in ``released_ids``. In one batch a runner
-handles ``released_ids`` first, then ``new_requests``, then ``block_appends``, then ``chunks``; a seat may be released
-and taken again in the same batch. The runner appends each token it samples to its own copy of the sequence, because
-the next chunk of that seat starts with it.
+handles ``released_ids`` first, then ``new_requests``, ``block_appends``, ``drafts``, then ``chunks``; a seat may be
+released and taken again in the same batch. The runner appends each token it samples to its own copy of the sequence,
+because the next chunk of that seat starts with it. Drafts that were not true are forgotten; their keys and values stay
+behind the end of the sequence and are written over.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "BlockAppend",
     "Chunk",
     "Deferral",
+    "Draft",
     "NewRequest",
     "Preemption",
     "RequestUpdate",
@@ -39,8 +41,9 @@ class Chunk(NamedTuple):
     """Tokens ``[start, end)`` of one request to compute in this step.
 
     ``samples`` is true when the chunk reaches the end of the known tokens, so that a token is sampled
-    from its last row. It is a prefill chunk while ``end`` does not exceed the tokens that were known when
-    the request was admitted, else a decode; runners need not care, attention looks at ``end - start``.
+    from its last row, or with a ``Draft`` from each of its rows. It is a prefill chunk while ``end`` does not exceed
+    the tokens that were known when the request was admitted, else a decode; runners need not care, attention looks at
+    ``end - start``.
     """
 
     seat: int
@@ -79,11 +82,24 @@ class BlockAppend(NamedTuple):
     window_block_ids: Sequence[int] = ()
 
 
+class Draft(NamedTuple):
+    """Tokens guessed to follow the newest one of a decode, whose chunk ends with them.
+
+    All rows of the chunk sample: row i as if the first i drafts were true. The results are those of the rows up to and
+    with the first whose token is not its draft, so they are the tokens of as many plain steps, to the bit.
+    """
+
+    seat: int
+    request_id: RequestId
+    token_ids: list[int]  # none of them ends the request
+
+
 class TokenMask(NamedTuple):
     """The tokens that the request in a seat may sample in this step, by its grammar."""
 
     seat: int
     words: Any  # buffer of uint32[ceil(vocab_size / 32)]; token t is bit t % 32 of word t // 32; read by execute only
+    num_drafts: int = 0  # it holds for the row after so many drafts
 
 
 class Preemption(NamedTuple):
@@ -108,7 +124,8 @@ class Batch:
     new_requests: list[NewRequest] = field(default_factory=list)
     block_appends: list[BlockAppend] = field(default_factory=list)
     released_ids: list[RequestId] = field(default_factory=list)  # ended or preempted since the last batch
-    token_masks: list[TokenMask] = field(default_factory=list)  # one for each constrained request that samples
+    drafts: list[Draft] = field(default_factory=list)  # in the order of their chunks
+    token_masks: list[TokenMask] = field(default_factory=list)  # for each constrained request and row that samples
     num_tokens: int = 0  # sum of end - start
     num_decodes: int = 0  # the first num_decodes chunks are decodes
     prefill_totals: list[int] = field(default_factory=list)  # parallel to chunks[num_decodes:]: tokens known
@@ -121,6 +138,7 @@ class Batch:
     blocks_cached: int = 0  # those of the free blocks that a prefix hit can still use
     blocks_free: int = 0
     budget: int = 0  # tokens offered to this step
+    num_accepted: list[int] = field(default_factory=list)  # parallel to drafts, once the output is there
 
 
 class TokenLogprobs(NamedTuple):
@@ -133,7 +151,7 @@ class TokenLogprobs(NamedTuple):
 
 
 class SampledTokens(NamedTuple):
-    """The tokens that a step gave to one request, in order; one today, several when a runner verifies drafts.
+    """The tokens that a step gave to one request, in order: one, and one more for each draft that was true.
 
     All but the last are known not to end the request, and their keys and values are in the cache.
     """
@@ -170,6 +188,8 @@ class RequestUpdate:
     stop_token_id: int | None = None  # the stop_token_ids entry that ended it; None for EOS
     error: str | None = None  # for FinishReason.ERROR
     num_cached_tokens: int = 0
+    num_draft_tokens: int = 0  # of the request so far
+    num_accepted_tokens: int = 0  # of these, found true
 
 
 class Runner(Protocol):

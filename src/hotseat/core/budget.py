@@ -57,6 +57,11 @@ class PrefillTime:
         self._per_pair_s = per_pair_s
         self._num_owed = MIN_PREFILL
 
+    @property
+    def left_s(self) -> float:
+        """Seconds that nothing has taken; negative when what is owed took more."""
+        return self._left_s
+
     def fit(self, start: int, limit: int) -> int:
         """Return how many tokens from position ``start`` on fit, at most ``limit``: at least what is owed anyway."""
         linear, square = self._per_token_s + self._per_pair_s * (start + 0.5), self._per_pair_s / 2

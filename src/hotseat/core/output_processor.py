@@ -22,11 +22,13 @@ class OutputProcessor:
         admission: Admission,
         policy: Policy,
         end: Callable[[Request, FinishReason, float], None],
+        block_size: int,
     ) -> None:
         self._running = running
         self._admission = admission
         self._charge = policy.charge if overrides(policy, "charge") else None
         self._end = end
+        self._block_size = block_size
 
     def process(self, batch: Batch, output: StepOutput, now: float) -> list[RequestUpdate]:
         """Apply a step's output; requests that ended since ``schedule`` have no part in it."""
@@ -35,6 +37,8 @@ class OutputProcessor:
         if output.failed:
             num_decodes -= sum(chunk.request_id in output.failed for chunk in batch.chunks[:num_decodes])
         assert len(output.sampled) >= num_decodes, f"step {batch.step}: the runner left a decode without a token"
+        if batch.drafts:
+            self._note_drafts(batch, output.sampled[:num_decodes])
         self._process_decodes(output.sampled[:num_decodes], updates, now)
         if len(batch.chunks) > batch.num_decodes:
             self._process_prefills(batch, output, output.sampled[num_decodes:], updates, now)
@@ -52,26 +56,44 @@ class OutputProcessor:
     def _process_decodes(self, sampled: list[SampledTokens], updates: list[RequestUpdate], now: float) -> None:
         """Append the new tokens of each decode. This loop is paid for every running request in every step."""
         running, full, append, charge = self._running.decoding, self._running.full, updates.append, self._charge
+        block_size = self._block_size
         for request_id, token_ids, logprobs in sampled:
             request = running.get(request_id)
             if request is None:
                 continue  # ended since schedule
-            start = request.num_computed_tokens
-            request.num_computed_tokens = num_computed = start + len(token_ids)
+            start, count = request.num_computed_tokens, len(token_ids)
+            request.num_computed_tokens = num_computed = start + count
             request.output_token_ids += token_ids
-            if num_computed == request.capacity:
-                full.append(request)
+            if num_computed % block_size < count:  # a block was filled
+                if num_computed == request.capacity:
+                    full.append(request)
                 self._admission.cache.index_computed(request, start)
             if charge is not None:
-                charge(request, 0, len(token_ids))
+                charge(request, 0, count)
             update = RequestUpdate(
                 request_id=request_id, new_token_ids=token_ids, num_cached_tokens=request.num_cached_tokens
             )
             if logprobs is not None:
                 update.logprobs = logprobs
+            if request.num_draft_tokens:
+                update.num_draft_tokens = request.num_draft_tokens
+                update.num_accepted_tokens = request.num_accepted_tokens
             if token_ids[-1] in request.ends_on or num_computed + 1 >= request.end_at:
                 self._end_if_done(request, update, now)
             append(update)
+
+    def _note_drafts(self, batch: Batch, sampled: list[SampledTokens]) -> None:
+        """Count the drafts and those that were true; of requests that ended since schedule, too."""
+        counts = {entry.request_id: len(entry.token_ids) for entry in sampled}
+        for draft in batch.drafts:
+            num_drafts = len(draft.token_ids)
+            # A row that failed leaves what was accepted before it, the last of which is no gain over its own step.
+            num_accepted = max(0, counts.get(draft.request_id, 0) - 1)
+            batch.num_accepted.append(num_accepted)
+            request = self._running.decoding.get(draft.request_id)
+            if request is not None:
+                request.num_draft_tokens += num_drafts
+                request.num_accepted_tokens += num_accepted
 
     def _process_prefills(
         self, batch: Batch, output: StepOutput, sampled: list[SampledTokens], updates: list[RequestUpdate], now: float
@@ -145,4 +167,6 @@ def final_update(request: Request, *, error: str | None = None) -> RequestUpdate
         finish_reason=request.finish_reason,
         error=error,
         num_cached_tokens=request.num_cached_tokens,
+        num_draft_tokens=request.num_draft_tokens,
+        num_accepted_tokens=request.num_accepted_tokens,
     )

@@ -129,6 +129,8 @@ class Request:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache at first admission
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0  # of the drafts, found true
     seat: int | None = None
     finish_reason: FinishReason | None = None
     admitted_at: float | None = None  # first time that it took a seat

@@ -98,6 +98,15 @@ class RunningSet:
         request.capacity = self._capacity(request)
         return Growth(blocks, window_blocks)
 
+    def grow_ahead(self, request: Request) -> list[Block]:
+        """Append a block for drafts; none to a request with windows, whose tables grow as they are needed."""
+        if self.windows.size:
+            return []
+        blocks = self._pool.allocate(1, self._num_full) or []
+        request.blocks += blocks
+        request.capacity = self._capacity(request)
+        return blocks
+
     def extend(self, request: Request, end: int) -> list[Block]:
         """Append window blocks for tokens up to ``end``, as far as blocks are free; return the new ones."""
         blocks = self.windows.extend(request, end)

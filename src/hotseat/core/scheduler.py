@@ -10,6 +10,7 @@ A request is a counter catching up: ``num_computed_tokens`` chases ``num_tokens`
     4  decode    one token for every request that lacks exactly one
     5  prefill   the rest of the budget: last tokens first, then the share for short prompts beside a long one, then
                  running prefills and admissions, merged in the policy's order
+    6  drafts    of what is left of budget and blocks, tokens that decodes may verify; see ``speculation``
 
 All preemption happens in 2 and 3, before any token is given, so nothing has ever to be taken back: a request that
 still runs after 3 gets its decode token, a chunk, or a line in ``Batch.deferred``.
@@ -49,6 +50,7 @@ from hotseat.core.policies import policy_for
 from hotseat.core.policy import Policy, UserPolicy, overrides
 from hotseat.core.request import FinishReason, Request, RequestId, RequestStatus
 from hotseat.core.running import RunningSet
+from hotseat.core.speculation import Speculation
 from hotseat.core.step_builder import StepBuilder
 from hotseat.core.waiting import WaitingQueue
 from hotseat.errors import InvalidRequestError
@@ -63,8 +65,11 @@ class Scheduler:
     ``policy``, any object with some of ``Policy``'s methods, replaces the configured one.
     """
 
-    def __init__(self, config: SchedulerConfig, policy: object | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, policy: object | None = None, speculation: Speculation | None = None
+    ) -> None:
         self.config = config
+        self.speculation = speculation
         self.policy = policy_for(config) if policy is None else _guarded(policy)
         self._requests: dict[RequestId, Request] = {}
         self._pool = BlockPool(config.num_kv_blocks)
@@ -82,7 +87,7 @@ class Scheduler:
             times=self._times,
         )
         self._budget = Budget(config)
-        self._output = OutputProcessor(self._running, self._admission, self.policy, self._end)
+        self._output = OutputProcessor(self._running, self._admission, self.policy, self._end, config.block_size)
         self._tell_ended = self.policy.ended if overrides(self.policy, "ended") else None
         self._tell_stepped = self.policy.stepped if overrides(self.policy, "stepped") else None
         self._released_ids: list[RequestId] = []
@@ -157,6 +162,8 @@ class Scheduler:
             self._prefill_last_tokens(step)
             self._prefill_short_beside_long(step)
             self._prefill_and_admit(step)
+        if self.speculation is not None:
+            self.speculation.extend(step, self._running, self._num_spare_blocks())
         self._admission.end_look(step)
         return self._end_step(step)
 
@@ -165,6 +172,8 @@ class Scheduler:
         duration_s = now - self._scheduled_at
         self._budget.learn(batch, duration_s)
         updates = self._output.process(batch, output, now)
+        if self.speculation is not None:
+            self.speculation.learn(batch, self._running.decoding, duration_s)
         if self._tell_stepped is not None:
             self._tell_stepped(batch, duration_s)
         return updates
@@ -326,6 +335,12 @@ class Scheduler:
                 step.batch.deferred.append(Deferral(request.id, step.reason_of_no_chunk(request)))
         self._admission.admit(step)
 
+    def _num_spare_blocks(self) -> int:
+        """Return how many blocks drafts may take: such as nobody waits for and no decode may need before long."""
+        if len(self._waiting):
+            return 0
+        return self._pool.num_free - self.config.watermark_blocks - 2 * len(self._running)
+
     def _end_step(self, step: StepBuilder) -> Batch:
         batch, pool = step.batch, self._pool
         batch.released_ids += self._released_ids
@@ -353,6 +368,8 @@ class Scheduler:
         request.finished_at = now
         if self._tell_ended is not None:
             self._tell_ended(request)
+        if self.speculation is not None:
+            self.speculation.ended(request)
 
 
 def _guarded(policy: object) -> Policy:

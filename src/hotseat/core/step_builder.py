@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotseat.core.batch import Batch, BlockAppend, Chunk, NewRequest
+from hotseat.core.batch import Batch, BlockAppend, Chunk, Draft, NewRequest
 from hotseat.core.block_pool import Block
 from hotseat.core.budget import PrefillTime
 from hotseat.core.request import BlockReason, Request, RequestId
@@ -71,6 +71,13 @@ class StepBuilder:
             before.block_ids + block_ids(blocks),
             [*before.window_block_ids, *block_ids(window_blocks)],
         )
+
+    def draft(self, index: int, token_ids: list[int]) -> None:
+        """Let the decode at ``index`` of the chunks verify ``token_ids``."""
+        seat, request_id, start, *_ = self.batch.chunks[index]
+        self.batch.chunks[index] = Chunk(seat, request_id, start, start + 1 + len(token_ids), samples=True)
+        self.batch.drafts.append(Draft(seat, request_id, token_ids))
+        self.left -= len(token_ids)
 
     def skip(self, request: Request, lookahead: int) -> None:
         """Note that a waiting request does not fit; after ``lookahead`` of its size bucket the bucket is closed."""

@@ -37,6 +37,10 @@ class TokenConstraint(Protocol):
         """
         ...
 
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens, as after a draft."""
+        ...
+
 
 class Preamble(NamedTuple):
     """The reasoning before an answer in a form: free text from ``open`` to ``close``, then ``answer_open``.

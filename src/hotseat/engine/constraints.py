@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hotseat.core.batch import Batch, StepOutput, TokenMask
 from hotseat.core.request import Request, RequestId
 from hotseat.core.structured_outputs import TokenConstraint
@@ -38,11 +40,15 @@ class ConstrainedRequests:
         """Add the masks of ``batch``."""
         self._failed = {}
         constraints = self._constraints
+        drafts = {draft.seat: draft.token_ids for draft in batch.drafts}
         for chunk in batch.chunks:
             if not chunk.samples or (constraint := constraints.get(chunk.request_id)) is None:
                 continue
             try:
-                batch.token_masks.append(TokenMask(chunk.seat, constraint.mask()))
+                if chunk.seat in drafts:
+                    batch.token_masks += _masks_along(chunk.seat, constraint, drafts[chunk.seat])
+                else:
+                    batch.token_masks.append(TokenMask(chunk.seat, constraint.mask()))
             except GrammarError as error:
                 self._failed[chunk.request_id] = str(error)  # what it samples in this step is thrown away
 
@@ -65,3 +71,16 @@ class ConstrainedRequests:
         if failed:
             output.failed.update(failed)
             output.sampled = [one for one in output.sampled if one.request_id not in failed]
+
+
+def _masks_along(seat: int, constraint: TokenConstraint, drafts: Sequence[int]) -> list[TokenMask]:
+    """Return the masks of the rows of a draft, up to the first token that may not come; no row behind it counts."""
+    masks: list[TokenMask] = []
+    for num_drafts, token_id in enumerate([*drafts, None]):
+        words = bytes(constraint.mask())
+        masks.append(TokenMask(seat, words, num_drafts))
+        if token_id is None or not words[token_id // 8] >> token_id % 8 & 1:
+            break
+        constraint.accept(token_id)
+    constraint.rollback(len(masks) - 1)
+    return masks

@@ -73,6 +73,12 @@ class BadWords:
             self._inner.accept(token_id)
         self._output.append(token_id)
 
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens, as after a draft."""
+        if self._inner is not None:
+            self._inner.rollback(num_tokens)
+        del self._output[len(self._output) - num_tokens :]
+
 
 def _clear(row: np.ndarray, token_id: int) -> None:
     row[token_id >> 5] &= _ALL ^ np.uint32(1 << (token_id & 31))

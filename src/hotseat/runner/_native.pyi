@@ -122,7 +122,7 @@ class Decoder:
     def set_sampler_lists(self, bias: dict[str, Any], allowed: dict[str, Any], banned: dict[str, Any]) -> None: ...
     def step(self, chunks: list[hotseat.core.batch.Chunk]) -> list[int | None]:
         """
-        Compute a list of Chunk; return a token id for each that samples, None where that failed.
+        Compute a list of Chunk; return a token id for each row that samples, None where that failed.
         """
 
     def hidden(self, first: int, end: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]:

@@ -73,6 +73,7 @@ class RunnerConfig:
     max_num_seqs: int = field(default=64, metadata={"help": "seats: requests that may run at the same time"})
     max_num_batched_tokens: int = field(default=512, metadata={"help": "tokens that one step may compute"})
     max_model_len: int = field(metadata={"help": "longest sequence, prompt and output together"})
+    max_num_drafts: int = field(default=0, metadata={"help": "tokens that one step may verify", "is_option": False})
     kv_layout: KvLayout = field(
         default=KvLayout(), metadata={"help": "blocks of each group of layers, as the scheduler's", "is_option": False}
     )
@@ -85,6 +86,8 @@ class RunnerConfig:
             _check_positive("threads", self.threads)
         for name in ("block_size", "num_kv_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
             _check_positive(name, getattr(self, name))
+        if self.max_num_drafts < 0:
+            raise ConfigError(f"max_num_drafts must not be negative, not {self.max_num_drafts}")
         if self.block_size > MAX_BLOCK_SIZE or self.block_size & (self.block_size - 1):
             raise ConfigError(f"block_size must be a power of two up to {MAX_BLOCK_SIZE}, not {self.block_size}")
 
@@ -97,6 +100,11 @@ class RunnerConfig:
     def kv_dtype(self) -> KvDtype:
         """``kv_cache_dtype`` with ``auto`` resolved."""
         return resolve_kv_cache_dtype(self.dtype, self.kv_cache_dtype)
+
+    @property
+    def max_num_samples(self) -> int:
+        """Rows that one step may sample: one for each seat, and one for each draft."""
+        return self.max_num_seqs + self.max_num_drafts
 
     @property
     def max_blocks_per_seq(self) -> int:

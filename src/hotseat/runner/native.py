@@ -64,6 +64,7 @@ class NativeRunner:
             _warn_of_rejected_isas(self._decoder.isa)
         load_weights(self._decoder, spec, weights)
         self._bind()
+        self._num_samples = 0  # rows of the last step
         self._list_versions: tuple[int, ...] = ()
         self._bind_lists()
         logger.info(
@@ -100,6 +101,7 @@ class NativeRunner:
         self._bind_lists()
         self._table.name_rows(batch.chunks)
         token_ids = self._decoder.step(batch.chunks)
+        self._num_samples = len(token_ids)
         if self._table.logits_processors and token_ids:
             rows = self._decoder.logits(len(token_ids))
             resample(self._table, self._results, rows.__getitem__, token_ids)
@@ -114,7 +116,7 @@ class NativeRunner:
 
     def last_logits(self) -> Float32Array:
         """Return a copy of the logits of the last step's sampling rows, float32[num_samples, vocab_size]."""
-        return np.array(self._decoder.logits(len(self._table.flat.sample_ids)))
+        return np.array(self._decoder.logits(self._num_samples))
 
     def time_steps(self, enabled: bool) -> None:
         """Switch the clock inside the native step on, counting from nothing, or off."""
@@ -135,6 +137,8 @@ class NativeRunner:
             "tokens": table.tokens,
             "num_tokens": table.num_tokens,
             "num_prompt_tokens": table.num_prompt_tokens,
+            "num_drafts": table.num_drafts,
+            "first_draft": table.first_draft,
             "capacity": table.capacity,
             "block_tables": table.block_tables,
             "token_masks": table.token_masks,
@@ -224,7 +228,7 @@ def _shape(spec: DecoderSpec, config: RunnerConfig) -> dict[str, Any]:
 
 
 def _limits(config: RunnerConfig) -> dict[str, Any]:
-    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks", "block_size")
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks", "block_size", "max_num_drafts")
     return {name: getattr(config, name) for name in names} | {"kv_is_fp32": config.kv_dtype == "fp32"}
 
 

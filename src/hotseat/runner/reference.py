@@ -110,7 +110,7 @@ class ReferenceRunner:
                 self._score_prompts(hidden, flat)
         token_ids = self._results.listed_ids(flat.num_samples)
         output = self._results.to_output(self._table, token_ids)
-        self._table.commit(self._results.token_ids[: flat.num_samples])
+        self._table.commit(self._results.token_ids[: flat.num_samples], self._results.status)
         self._pooler.pool(batch, lambda first, end: self._output_norm(hidden[first:end]), output)
         return output
 
@@ -232,7 +232,7 @@ class ReferenceRunner:
                 if seat in table.logits_processors:
                     status, token_id = sample_processed(table, seat, row)
                 else:
-                    status, token_id = sample_row(row, RowSampling.of_seat(table, seat))
+                    status, token_id = sample_row(row, RowSampling.of_seat(table, seat, int(flat.sample_drafts[index])))
                 results.status[index], results.token_ids[index] = status, token_id
                 num_logprobs = int(table.sampling["num_logprobs"][seat])
                 if num_logprobs >= 0:

@@ -70,8 +70,8 @@ class LogprobRows:
 class StepResults:
     """Arrays for the tokens that a runner samples; allocated once, row i belongs to ``sample_rows[i]``."""
 
-    token_ids: Int32Array  # [max_num_seqs]
-    status: UInt8Array  # [max_num_seqs], a SampleStatus
+    token_ids: Int32Array  # [max_num_samples]
+    status: UInt8Array  # [max_num_samples], a SampleStatus
     sampled: LogprobRows  # [max_num_seqs], filled where the seat wants log-probabilities
     prompt: LogprobRows  # [max_num_batched_tokens], row i belongs to prompt_rows[i]
 
@@ -79,9 +79,9 @@ class StepResults:
     def allocate(config: RunnerConfig) -> StepResults:
         """Return empty arrays for the largest step."""
         return StepResults(
-            token_ids=np.zeros(config.max_num_seqs, np.int32),
-            status=np.zeros(config.max_num_seqs, np.uint8),
-            sampled=LogprobRows.allocate(config.max_num_seqs),
+            token_ids=np.zeros(config.max_num_samples, np.int32),
+            status=np.zeros(config.max_num_samples, np.uint8),
+            sampled=LogprobRows.allocate(config.max_num_samples),
             prompt=LogprobRows.allocate(config.max_num_batched_tokens),
         )
 
@@ -93,14 +93,17 @@ class StepResults:
     def to_output(self, table: SeatTable, token_ids: Sequence[int | None]) -> StepOutput:
         """Return what the scheduler reads; ``token_ids`` are as in ``listed_ids``."""
         flat = table.flat
-        assert len(token_ids) == len(flat.sample_ids), "a token for each row that samples"
+        rows: Sequence[int] = range(len(token_ids))
         lists = [[token_id] for token_id in token_ids]
+        if table.has_drafts:
+            lists, rows = table.verified(token_ids)
+        assert len(lists) == len(flat.sample_ids), "tokens for each chunk that samples"
         sampled = list(map(_sampled_tokens, zip(flat.sample_ids, lists, repeat(None))))
         if table.wants_logprobs:
-            sampled = [self._with_logprobs(row, tokens, table) for row, tokens in enumerate(sampled)]
+            sampled = [self._with_logprobs(row, tokens, table) for row, tokens in zip(rows, sampled, strict=True)]
         output = StepOutput(sampled=sampled)
         if None in token_ids:
-            statuses = zip(flat.sample_ids, self.status.tolist(), strict=False)
+            statuses = zip(flat.sample_ids, self.status[list(rows)].tolist(), strict=True)
             output.failed = {request_id: _FAILURES[status] for request_id, status in statuses if status}
         for span in flat.prompt_spans:
             output.prompt_logprobs[span.request_id] = self._span(span, flat)
@@ -112,10 +115,10 @@ class StepResults:
 
     def _with_logprobs(self, row: int, tokens: SampledTokens, table: SeatTable) -> SampledTokens:
         num_top = int(table.sampling["num_logprobs"][table.flat.sample_seats[row]])
-        (token_id,) = tokens.token_ids
-        if num_top < 0 or token_id is None:
+        if num_top < 0 or tokens.token_ids[0] is None:
             return tokens
-        return tokens._replace(logprobs=[self.sampled.entry(row, token_id, num_top)])
+        entries = [self.sampled.entry(row + i, token_id, num_top) for i, token_id in enumerate(tokens.token_ids)]
+        return tokens._replace(logprobs=entries)
 
     def _span(self, span: PromptSpan, flat: FlatBatch) -> list[TokenLogprobs]:
         targets = flat.prompt_targets[span.begin : span.end].tolist()

@@ -84,15 +84,15 @@ class RowSampling:
     bias_values: Float32Array | None = None  # parallel to bias_ids
 
     @staticmethod
-    def of_seat(table: SeatTable, seat: int) -> RowSampling:
-        """Return what ``table`` knows of ``seat``."""
+    def of_seat(table: SeatTable, seat: int, num_drafts: int = 0) -> RowSampling:
+        """Return what ``table`` knows of ``seat`` after so many of its drafts."""
         sampling = table.sampling[seat]
         num_prompt_tokens = int(table.num_prompt_tokens[seat])
         allowed_ids, _ = table.allowed_ids.of(seat)
         bias_ids, bias_values = table.logit_bias.of(seat)
         return RowSampling(
             prompt_ids=table.tokens[seat, :num_prompt_tokens],
-            output_ids=table.tokens[seat, num_prompt_tokens : table.num_tokens[seat]],
+            output_ids=table.tokens[seat, num_prompt_tokens : table.num_tokens[seat] + num_drafts],
             seed=int(sampling["seed"]),
             temperature=float(sampling["temperature"]),
             top_p=float(sampling["top_p"]),
@@ -103,7 +103,7 @@ class RowSampling:
             repetition_penalty=float(sampling["repetition_penalty"]),
             min_tokens=int(sampling["min_tokens"]),
             allowed_ids=allowed_ids if len(allowed_ids) else None,
-            mask=table.token_masks[seat] if table.has_mask[seat] else None,
+            mask=table.token_masks[table.mask_row(seat, num_drafts)] if table.has_mask[seat] else None,
             banned_ids=table.banned_ids.of(seat)[0],
             bias_ids=bias_ids,
             bias_values=bias_values,

@@ -9,6 +9,9 @@ and commits by itself (csrc/decoder/flatten.h); ``prepare`` and ``commit`` are i
     query_start              0                        1                 4       rows of chunk c: [c], [c + 1)
     context_lens             8                        3                         KV positions that the chunk sees
     sample_rows              0                        3                         the last row of a chunk that samples
+
+Drafts are kept behind the end of a sequence until they are verified. All rows of their chunk sample, one after the
+other in ``sample_rows``; ``sample_drafts`` says how many drafts a row takes for true.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hotseat.core.batch import Batch, Chunk, NewRequest
+from hotseat.core.batch import Batch, Chunk, Draft, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.core.sampling_params import LogitsProcessor
 from hotseat.runner.config import RunnerConfig
+from hotseat.runner.ragged import Ragged
 
 __all__ = ["SEAT_SAMPLING", "FlatBatch", "PromptSpan", "Ragged", "SeatTable"]
 
@@ -58,8 +62,9 @@ class FlatBatch:
     seats: Int32Array  # [max_num_seqs], C in use
     context_lens: Int32Array  # [max_num_seqs], C in use
     writes_kv: UInt8Array  # [max_num_seqs], C in use; 0: keys and values of the chunk are in the cache already
-    sample_rows: Int32Array  # [max_num_seqs], S in use
-    sample_seats: Int32Array  # [max_num_seqs], S in use
+    sample_rows: Int32Array  # [max_num_samples], S in use
+    sample_seats: Int32Array  # [max_num_samples], S in use
+    sample_drafts: Int32Array  # [max_num_samples], S in use
     prompt_rows: Int32Array  # [max_num_batched_tokens], R in use; never also a sample row
     prompt_targets: Int32Array  # [max_num_batched_tokens], R in use; the token after the row: its logprob is wanted
     prompt_num_logprobs: Int32Array  # [max_num_batched_tokens], R in use
@@ -67,14 +72,15 @@ class FlatBatch:
     num_chunks: int = 0  # C
     num_samples: int = 0  # S
     num_prompt_rows: int = 0  # R
-    sample_ids: list[RequestId] = field(default_factory=list)  # S
+    sample_ids: list[RequestId] = field(default_factory=list)  # of the chunks that sample
     prompt_spans: list[PromptSpan] = field(default_factory=list)
 
     @staticmethod
-    def allocate(max_num_seqs: int, max_num_batched_tokens: int) -> FlatBatch:
+    def allocate(max_num_seqs: int, max_num_batched_tokens: int, max_num_samples: int) -> FlatBatch:
         """Return empty arrays for the largest batch."""
         per_row = [np.zeros(max_num_batched_tokens, np.int32) for _ in range(5)]
-        per_chunk = [np.zeros(max_num_seqs, np.int32) for _ in range(4)]
+        per_chunk = [np.zeros(max_num_seqs, np.int32) for _ in range(2)]
+        per_sample = [np.zeros(max_num_samples, np.int32) for _ in range(3)]
         return FlatBatch(
             token_ids=per_row[0],
             positions=per_row[1],
@@ -82,8 +88,9 @@ class FlatBatch:
             seats=per_chunk[0],
             context_lens=per_chunk[1],
             writes_kv=np.zeros(max_num_seqs, np.uint8),
-            sample_rows=per_chunk[2],
-            sample_seats=per_chunk[3],
+            sample_rows=per_sample[0],
+            sample_seats=per_sample[1],
+            sample_drafts=per_sample[2],
             prompt_rows=per_row[2],
             prompt_targets=per_row[3],
             prompt_num_logprobs=per_row[4],
@@ -128,59 +135,13 @@ def seat_sampling(params: SamplingParams, seed: int) -> tuple[float, ...]:
     )
 
 
-class Ragged:
-    """Lists of token ids (and values) by seat: entries of seat s are ``[offsets[s], offsets[s + 1])``.
-
-    Hardly any request has such a list, so the arrays are rebuilt when one that has sits down or leaves, and
-    ``version`` grows: whoever keeps pointers compares it first.
-    """
-
-    __slots__ = ("_entries", "ids", "offsets", "values", "version")
-
-    def __init__(self, max_num_seqs: int) -> None:
-        self._entries: dict[int, tuple[Sequence[int], Sequence[float]]] = {}
-        self.offsets: Int32Array = np.zeros(max_num_seqs + 1, np.int32)
-        self.ids: Int32Array = np.zeros(0, np.int32)
-        self.values: Float32Array = np.zeros(0, np.float32)
-        self.version = 0
-
-    def set(self, seat: int, ids: Sequence[int], values: Sequence[float] = ()) -> None:
-        """Replace the list of ``seat``; ``values`` are parallel to ``ids`` or absent."""
-        assert not values or len(values) == len(ids), "a value for each id"
-        if not ids and seat not in self._entries:
-            return
-        if ids:
-            self._entries[seat] = (ids, values)
-        else:
-            del self._entries[seat]
-        self._rebuild()
-
-    def of(self, seat: int) -> tuple[Int32Array, Float32Array]:
-        """Return ids and values of ``seat``; values are zeros where none were given."""
-        begin, end = self.offsets[seat], self.offsets[seat + 1]
-        return self.ids[begin:end], self.values[begin:end]
-
-    def _rebuild(self) -> None:
-        lengths = np.zeros(len(self.offsets) - 1, np.int32)
-        ids: list[int] = []
-        values: list[float] = []
-        for seat in sorted(self._entries):
-            seat_ids, seat_values = self._entries[seat]
-            lengths[seat] = len(seat_ids)
-            ids.extend(seat_ids)
-            values.extend(seat_values or [0.0] * len(seat_ids))
-        np.cumsum(lengths, out=self.offsets[1:])
-        self.ids = np.array(ids, np.int32)
-        self.values = np.array(values, np.float32)
-        self.version += 1
-
-
 class SeatTable:
     """Apply batches to the seats: ``prepare`` before a step computes, ``commit`` after it sampled.
 
     ``tokens[s, :num_tokens[s]]`` is the sequence of seat s, of which the first ``num_prompt_tokens[s]`` are
-    the prompt; ``block_tables[t * max_num_seqs + s]`` are its KV blocks in order in table t, that of some layers (see
-    ``config.kv_tables``). No token id here is outside of the vocabulary.
+    the prompt; ``num_drafts[s]`` drafts follow, in a step that verifies them. ``block_tables[t * max_num_seqs + s]``
+    are its KV blocks in order in table t, that of some layers (see ``config.kv_tables``). No token id here is outside
+    of the vocabulary.
     """
 
     def __init__(self, config: RunnerConfig, vocab_size: int) -> None:
@@ -188,6 +149,11 @@ class SeatTable:
         self.tokens: Int32Array = np.zeros((seats, config.max_model_len + 1), np.int32)
         self.num_tokens: Int32Array = np.zeros(seats, np.int32)
         self.num_prompt_tokens: Int32Array = np.zeros(seats, np.int32)
+        self.num_drafts: Int32Array = np.zeros(seats, np.int32)
+        self.first_draft: Int32Array = np.zeros(seats, np.int32)  # drafts of others before them in the step
+        self.has_drafts = False  # in the present step
+        self._drafts: dict[int, list[int]] = {}  # of the present step, by seat
+        self._row_drafts: list[list[int]] = []  # of each chunk that samples, in a step with drafts
         self._layout = config.kv_layout
         num_tables = self._layout.num_full + self._layout.num_window
         self.block_tables: Int32Array = np.zeros((num_tables * seats, config.max_blocks_per_seq), np.int32)
@@ -197,11 +163,12 @@ class SeatTable:
         self.logit_bias = Ragged(seats)
         self.allowed_ids = Ragged(seats)  # when a seat has any, all others are masked
         self.banned_ids = Ragged(seats)  # masked while fewer than min_tokens were sampled
-        # A bit a token, of seats whose requests have a grammar; token t is bit t % 32 of word t // 32.
-        self.token_masks: UInt32Array = np.zeros((seats, (vocab_size + 31) // 32), np.uint32)
+        # A bit a token, of seats whose requests have a grammar; token t is bit t % 32 of word t // 32. A row for each
+        # seat, then one for each draft of a step: what may follow it.
+        self.token_masks: UInt32Array = np.zeros((config.max_num_samples, (vocab_size + 31) // 32), np.uint32)
         self.has_mask: UInt8Array = np.zeros(seats, np.uint8)
         self.logits_processors: dict[int, tuple[LogitsProcessor, ...]] = {}  # by seat, of requests that have some
-        self.flat = FlatBatch.allocate(seats, config.max_num_batched_tokens)
+        self.flat = FlatBatch.allocate(seats, config.max_num_batched_tokens, config.max_num_samples)
         self._config = config
         self._vocab_size = vocab_size
         self._seat_of: dict[RequestId, int] = {}
@@ -220,12 +187,48 @@ class SeatTable:
         self._flatten(batch.chunks)
         return self.flat
 
-    def commit(self, sampled_ids: Int32Array) -> None:
-        """Append the token that each sampling chunk of the last batch sampled; ``sampled_ids``: int32[S]."""
-        seats = self.flat.sample_seats[: self.flat.num_samples]
-        ends = self.num_tokens[seats]
-        self.tokens[seats, ends] = sampled_ids
-        self.num_tokens[seats] = ends + 1
+    def commit(self, sampled_ids: Int32Array, statuses: UInt8Array | None = None) -> None:
+        """Append what each sampling chunk of the last batch sampled. Both arrays are [S]; a status of 0 is good.
+
+        A row whose drafts were all true adds its token, one behind a wrong draft nothing. Nor does a row that failed
+        behind drafts: the next step meets the failure again.
+        """
+        flat, goes_on = self.flat, True
+        statuses = np.zeros(flat.num_samples, np.uint8) if statuses is None else statuses
+        for row in range(flat.num_samples):
+            seat, num_drafts = flat.sample_seats[row], flat.sample_drafts[row]
+            if num_drafts and not (goes_on and statuses[row] == 0):
+                goes_on = False
+                continue
+            end, is_last = self.num_tokens[seat], num_drafts == self.num_drafts[seat]
+            goes_on = not is_last and statuses[row] == 0 and self.tokens[seat, end] == sampled_ids[row]
+            self.tokens[seat, end] = sampled_ids[row]
+            self.num_tokens[seat] = end + 1
+        self.num_drafts[flat.sample_seats[: flat.num_samples]] = 0
+
+    def mask_row(self, seat: int, num_drafts: int) -> int:
+        """Return the row of ``token_masks`` that holds after so many drafts of ``seat``."""
+        if num_drafts == 0:
+            return seat
+        return self._config.max_num_seqs + int(self.first_draft[seat]) + num_drafts - 1
+
+    def verified(self, token_ids: Sequence[int | None]) -> tuple[list[list[int | None]], list[int]]:
+        """Return the tokens of each chunk that samples, and its first row, when some of them verify drafts.
+
+        ``token_ids`` are those of all rows that sample, ``None`` where that failed.
+        """
+        lists, first_rows, row = [], [], 0
+        for drafts in self._row_drafts:
+            tokens = [token_ids[row]]
+            for draft, following in zip(drafts, token_ids[row + 1 :], strict=False):
+                if tokens[-1] != draft or following is None:
+                    break
+                tokens.append(following)
+            lists.append(tokens)
+            first_rows.append(row)
+            row += 1 + len(drafts)
+        assert row == len(token_ids), "a token for each row that samples"
+        return lists, first_rows
 
     def apply(self, batch: Batch) -> None:
         """Take over who leaves, sits down and grows."""
@@ -235,20 +238,24 @@ class SeatTable:
             self._seat(seating)
         for append in batch.block_appends:
             self._append_blocks(*append)
-        for seat, words in batch.token_masks:
-            self.token_masks[seat] = np.frombuffer(words, np.uint32)
+        if batch.drafts or self.has_drafts:
+            self._take_drafts(batch.drafts)
+        for seat, words, num_drafts in batch.token_masks:
+            self.token_masks[self.mask_row(seat, num_drafts)] = np.frombuffer(words, np.uint32)
             self.has_mask[seat] = 1
 
     def name_rows(self, chunks: Iterable[Chunk]) -> None:
         """Note which rows of the flat batch belong to whom: ``sample_ids`` and ``prompt_spans``."""
         self.flat.sample_ids = [chunk.request_id for chunk in chunks if chunk.samples]
+        if self.has_drafts:
+            self._row_drafts = [self._drafts.get(chunk.seat, []) for chunk in chunks if chunk.samples]
         self.flat.prompt_spans = self._prompt_spans(chunks) if self._seats_with_prompt_logprobs else []
 
     def _release(self, request_id: RequestId) -> None:
         seat = self._seat_of.pop(request_id, None)
         if seat is None:  # it ended before its first batch
             return
-        self.num_tokens[seat] = self.capacity[seat] = self.has_mask[seat] = 0
+        self.num_tokens[seat] = self.capacity[seat] = self.has_mask[seat] = self.num_drafts[seat] = 0
         for ragged in (self.logit_bias, self.allowed_ids, self.banned_ids):
             ragged.set(seat, ())
         self.logits_processors.pop(seat, None)
@@ -275,6 +282,18 @@ class SeatTable:
             self._seats_with_logprobs.add(seat)
         if params.prompt_logprobs is not None:
             self._seats_with_prompt_logprobs.add(seat)
+
+    def _take_drafts(self, drafts: Sequence[Draft]) -> None:
+        self._drafts = {seat: token_ids for seat, _, token_ids in drafts}
+        self.has_drafts = bool(drafts)
+        first = 0
+        for seat, _, token_ids in drafts:
+            assert all(0 <= id_ < self._vocab_size for id_ in token_ids), "a draft is not in the vocabulary"
+            end = self.num_tokens[seat] + len(token_ids)
+            self.tokens[seat, self.num_tokens[seat] : end] = token_ids
+            self.num_drafts[seat], self.first_draft[seat] = len(token_ids), first
+            first += len(token_ids)
+        assert first <= self._config.max_num_drafts, f"{first} drafts are more than a step may verify"
 
     def _set_lists(self, seat: int, params: SamplingParams, eos_token_ids: frozenset[int]) -> None:
         bias = [(id_, value) for id_, value in params.logit_bias if self._is_token(id_)]
@@ -307,14 +326,18 @@ class SeatTable:
         flat = self.flat
         flat.num_tokens = flat.num_chunks = flat.num_samples = flat.num_prompt_rows = 0
         for chunk in chunks:
-            known = min(self.num_tokens[chunk.seat], self.capacity[chunk.seat])
+            num_drafts = int(self.num_drafts[chunk.seat])
+            known = min(self.num_tokens[chunk.seat] + num_drafts, self.capacity[chunk.seat])
             assert 0 <= chunk.start < chunk.end <= known, "a chunk exceeds its seat"
             first_row = flat.num_tokens
             self._add_rows(chunk)
             if chunk.samples:
-                flat.sample_seats[flat.num_samples] = chunk.seat
-                flat.sample_rows[flat.num_samples] = flat.num_tokens - 1
-                flat.num_samples += 1
+                assert not num_drafts or chunk.end - chunk.start == 1 + num_drafts, "drafts follow one token"
+                begin, end = flat.num_samples, flat.num_samples + 1 + num_drafts
+                flat.sample_seats[begin:end] = chunk.seat
+                flat.sample_rows[begin:end] = range(flat.num_tokens - num_drafts - 1, flat.num_tokens)
+                flat.sample_drafts[begin:end] = range(1 + num_drafts)
+                flat.num_samples = end
             self._add_prompt_rows(chunk, first_row)
 
     def _add_rows(self, chunk: Chunk) -> None:
