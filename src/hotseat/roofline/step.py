@@ -23,6 +23,7 @@ from hotseat.roofline.pins import Pins
 from hotseat.roofline.points import rounded
 from hotseat.roofline.tables import format_steps
 from hotseat.runner.config import RunnerConfig
+from hotseat.runner.dtype_choice import choose_dtype
 from hotseat.runner.native import NativeRunner, default_threads, resolve_isa
 from hotseat.simulator import LearnedCost, StepLog, calibrate
 
@@ -76,7 +77,8 @@ def measure(model: LoadedModel, options: StepBenchOptions) -> StepTimes:
     if longest > model.spec.max_position_embeddings:
         raise ConfigError(f"a sequence of {longest} tokens is longer than {model.spec.max_position_embeddings}")
     threads, isa = options.threads or default_threads(), resolve_isa(options.isa)
-    configs = [_runner_config(options, dtype, isa, threads) for dtype in options.dtypes]
+    chosen = [choose_dtype(model.spec, model.weights) if name == "auto" else name for name in options.dtypes]
+    configs = [_runner_config(options, dtype, isa, threads) for dtype in chosen]
     pins = Pins(enabled=options.pin)
     dtypes = sorted({name for config in configs for name in (config.kv_dtype, arithmetic_of(config.weight_dtype))})
     meter = pins.start(lambda: LimitMeter(isas=[isa], dtypes=dtypes, threads=threads))

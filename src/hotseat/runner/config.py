@@ -46,8 +46,9 @@ class RunnerConfig:
     dtype: str = field(
         default="auto",
         metadata={
-            "help": "precision of the weights and of what they are multiplied with; auto is int8 "
-            "(8-bit weights and activations), fp32 is exact, gguf keeps a GGUF file's bits (fastest alone)",
+            "help": "precision of the weights and of what they are multiplied with; auto is gguf "
+            "for large quantised GGUF files, else int8 (8-bit weights and activations); fp32 is exact, gguf keeps a "
+            "GGUF file's bits (fastest alone)",
             "choices": DTYPES,
             "aliases": DTYPE_ALIASES,
         },

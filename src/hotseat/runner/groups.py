@@ -10,7 +10,7 @@ from hotseat.errors import ConfigError
 from hotseat.models.spec import DecoderSpec, is_matrix
 from hotseat.models.weights import Weights
 
-__all__ = ["UNGROUPED_KINDS", "check_groups", "log_groups", "matrix_kinds"]
+__all__ = ["UNGROUPED_KINDS", "check_groups", "log_groups", "matrix_kinds", "matrix_slots"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _HALF_PANEL = 32  # columns of packed weights that share a storage format
 
 def matrix_kinds(spec: DecoderSpec, weights: Weights) -> Counter[str]:
     """Count the matrices that are multiplied by how they are stored."""
-    return Counter(weights[slot].kind for slot in _matrix_slots(spec, weights))
+    return Counter(weights[slot].kind for slot in matrix_slots(spec, weights))
 
 
 def log_groups(spec: DecoderSpec, weights: Weights) -> None:
@@ -62,7 +62,8 @@ def check_groups(spec: DecoderSpec, weights: Weights) -> None:
                 )
 
 
-def _matrix_slots(spec: DecoderSpec, weights: Weights) -> Iterator[str]:
+def matrix_slots(spec: DecoderSpec, weights: Weights) -> Iterator[str]:
+    """Yield the slots of the matrices that are multiplied, the output's first."""
     yield "token_embedding" if spec.tie_word_embeddings else "output"
     yield from (slot for slot in weights if slot.startswith("layers.") and is_matrix(slot))
 

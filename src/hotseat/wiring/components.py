@@ -28,6 +28,7 @@ from hotseat.models import (
 from hotseat.models import load as load_model
 from hotseat.runner.config import RunnerConfig
 from hotseat.runner.determinism import ModelRunner
+from hotseat.runner.dtype_choice import choose_dtype
 from hotseat.text import ChatTemplate, Tokenizer, turn_end_ids
 from hotseat.wiring.engine_args import EngineArgs, ModelOptions
 
@@ -122,7 +123,8 @@ def make_components(args: EngineArgs) -> EngineComponents:
     model = _load(args.model)
     logger.info("memory: %s", memory)
     weights, num_copied = _kept_weights(model, args.model)
-    scheduler_config, runner_config = args.room_configs(model.spec, memory.num_bytes - num_copied)
+    decided = args.with_dtype(lambda: choose_dtype(model.spec, weights, memory.num_bytes))
+    scheduler_config, runner_config = decided.room_configs(model.spec, memory.num_bytes - num_copied)
     tokenizer = read_tokenizer(model)
     chat_template = _chat_template(model, tokenizer, args.model)
     runner = make_runner(args.model.runner, model.spec, weights, runner_config)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hotseat.wiring.vllm_options import VllmOptions
 
 __all__ = ["ENGINE_OPTIONS", "CapacityOptions", "EngineArgs", "ModelOptions", "weight_bytes"]
 
-_BYTES_PER_WEIGHT = {"int8": 1.07, "bf16": 2.0, "fp32": 4.0, "gguf": 1.25}  # with scales; gguf at most
+_BYTES_PER_WEIGHT = {"int8": 1.07, "bf16": 2.0, "fp32": 4.0, "gguf": 1.07}  # with scales; gguf at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +138,12 @@ class EngineArgs:
             engine=options.build(EngineConfig, checked),
             values=checked,
         )
+
+    def with_dtype(self, choose: Callable[[], str]) -> EngineArgs:
+        """Return the options with a dtype in place of auto, which ``choose`` decides."""
+        if self.values.get("dtype", "auto") != "auto":
+            return self
+        return replace(self, values={**self.values, "dtype": choose()})
 
     def room_configs(self, spec: DecoderSpec, memory_bytes: int) -> tuple[SchedulerConfig, RunnerConfig]:
         """Return the configurations of scheduler and runner for a model, which agree with each other."""
