@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from hotseat.core.config import SchedulerConfig
 from hotseat.core.kv_layout import KvLayout
 from hotseat.core.request import Request, RequestId, SamplingParams
 from hotseat.core.scheduler import Scheduler
+from hotseat.models import DecoderSpec, Weights, load
 from hotseat.models.spec import LayerSpec
 from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, kv_layout_of, kv_tables
 from hotseat.runner.reference import ReferenceRunner
 from runner.hand_batches import memory_weights, tiny_spec
 from tiny_models import TinyLlama
+from twins import TWINS, write_twin
 
 native = pytest.importorskip("hotseat.runner.native")
 from runner.native_cases import ISAS  # noqa: E402 (needs the extension)
@@ -40,7 +43,14 @@ Answers = list[list[tuple[int, float]]]
 class Served:
     """A scheduler and a runner of the same layout, and what they answered."""
 
-    def __init__(self, *, layout: KvLayout, reference: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        layout: KvLayout,
+        model: tuple[DecoderSpec, Weights] = (SPEC, WEIGHTS),
+        reference: bool = False,
+        **options: Any,
+    ) -> None:
         shared: dict[str, Any] = {
             "block_size": 16,
             "num_kv_blocks": 400,
@@ -55,7 +65,7 @@ class Served:
         rest = {name: value for name, value in options.items() if name not in names}
         self.scheduler = Scheduler(SchedulerConfig(**shared, **own))
         runner_class = ReferenceRunner if reference else native.NativeRunner
-        self.runner = runner_class(SPEC, WEIGHTS, RunnerConfig(**({"dtype": "int8", "threads": 1} | shared | rest)))
+        self.runner = runner_class(*model, RunnerConfig(**({"dtype": "int8", "threads": 1} | shared | rest)))
         self.most_used = 0
         self.num_added = 0
 
@@ -154,3 +164,21 @@ def test_long_prompt_holds_what_the_windows_see_and_the_full_layers_need() -> No
     served.answer([STEM[:150] * 2], max_tokens=1)
     # 19 blocks of the full layer; of the others the 20 tokens before a chunk, and its 64: 6 logical blocks of 5.
     assert served.most_used == 19 + 6 * 5
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ["gemma3", "mistral-window", "olmo3"])
+def test_twins_answer_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    write_twin(TWINS[name], tmp_path / "model")
+    loaded = load(str(tmp_path / "model"))
+    model, layout = (loaded.spec, loaded.weights), kv_layout_of(loaded.spec, 256)
+    assert layout.num_window > 0
+    kept = Served(layout=KvLayout(), model=model, enable_prefix_caching=False, max_model_len=256)
+    wanted = [kept.answer([prompt])[0] for prompt in PROMPTS]
+    roomy = Served(layout=layout, model=model, max_model_len=256, max_num_batched_tokens=40, threads=2)
+    assert roomy.answer(PROMPTS) == wanted
+    assert roomy.answer(PROMPTS) == wanted
+    size = layout.num_full + layout.num_window
+    short = Served(layout=layout, model=model, max_model_len=256, num_kv_blocks=12 * size, max_num_batched_tokens=24)
+    assert short.answer(PROMPTS) == wanted
+    assert short.scheduler.stats().num_preemptions > 0
