@@ -164,6 +164,12 @@ async def in_thread(wait: threading.Semaphore) -> None:
     assert await asyncio.to_thread(wait.acquire, timeout=WAIT_S), "what was waited for never came"
 
 
+async def step_over(engine: Engine) -> None:
+    """Return once the engine has done a step, or found that there is none to do, with all that was sent before."""
+    for _ in range(2):  # the first answer comes before a step, the second one behind it
+        await engine.reset_prefix_cache()
+
+
 def assert_all_free(scheduler: Scheduler) -> None:
     """No seat, no block and no request is left."""
     scheduler.check_invariants()

@@ -118,9 +118,12 @@ def test_a_replay_of_an_engines_own_step_times_forms_the_same_batches(tmp_path: 
     assert result.num_equal_counts == result.num_steps > 100
 
 
-def test_a_step_that_failed_is_replayed_with_its_ends(tmp_path: Path) -> None:
-    config = SchedulerConfig(**OPTIONS)
-    steps, requests = recorded(tmp_path, config, lambda batch: OSError("broken") if batch.step % 50 == 49 else None)
+@pytest.mark.parametrize(("num_kv_blocks", "period"), [(60, 50), (24, 7)])
+def test_a_step_that_failed_is_replayed_with_its_ends(tmp_path: Path, num_kv_blocks: int, period: int) -> None:
+    config = SchedulerConfig(**(OPTIONS | {"num_kv_blocks": num_kv_blocks}))
+    steps, requests = recorded(
+        tmp_path, config, lambda batch: OSError("broken") if (batch.step + 1) % period == 0 else None
+    )
     result = replay(config, read_arrivals(requests, block_size=config.block_size), read_records(steps))
     assert result.differences == []
     assert result.is_equal

@@ -43,6 +43,16 @@ def test_an_abort_wins_over_the_step_that_is_being_computed() -> None:
     assert run.records[-1].blocks_used == 0
 
 
+def test_those_that_are_aborted_at_one_instant_end_by_their_rank() -> None:
+    ranks = {"a": 2, "b": 0, "c": 1}
+    arrivals = [
+        Arrival(id=id_, arrival_s=0.0, prompt_len=10, output_len=9, abort_at_s=2.5, abort_rank=rank)
+        for id_, rank in ranks.items()
+    ]
+    ends = [request_id for record in Run(arrivals, ONE_SECOND).records for request_id, _ in record.finished]
+    assert ends == ["b", "c", "a"]
+
+
 def test_a_waiting_request_can_be_aborted_and_a_finished_one_cannot() -> None:
     arrivals = [
         Arrival(id="runs", arrival_s=0.0, prompt_len=10, output_len=5, abort_at_s=5.5),

@@ -34,6 +34,7 @@ class Arrival:
     content_block: int = 16
     content_is_prompt: bool = False
     abort_at_s: float | None = None
+    abort_rank: int = 0  # order of those that are aborted at the same instant: it is that in which blocks get free
     added_s: float | None = None  # when the engine took it in; None: as soon as it arrived and a step was over
 
     @property

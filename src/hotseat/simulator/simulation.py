@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hotseat.core.batch import Batch, RequestUpdate
 from hotseat.core.config import SchedulerConfig
+from hotseat.core.events import EventSink
 from hotseat.core.policy import Policy
 from hotseat.core.request import RequestId
 from hotseat.core.scheduler import Scheduler
-from hotseat.engine import EventSink, StepLoop, VirtualClock
+from hotseat.engine import StepLoop, VirtualClock
 from hotseat.errors import InvalidRequestError, QueueFullError
 from hotseat.simulator.arrivals import Arrival, Script
 from hotseat.simulator.runner import SimulatedRunner
@@ -47,7 +48,7 @@ class Simulation:
             self.scheduler, self._runner, clock=self.clock, sinks=sinks, before_update=self._deliver_aborts
         )
         self._pending = sorted(arrivals, key=lambda arrival: arrival.due_s)[::-1]  # the next one is the last
-        self._aborts: list[tuple[float, RequestId]] = []  # a heap; of those who arrived
+        self._aborts: list[tuple[float, int, RequestId]] = []  # a heap, of those who arrived: instant, rank
         self._num_added = 0
         self._between = between
 
@@ -91,12 +92,12 @@ class Simulation:
             return  # the sinks know
         self._runner.learn(request.id, Script(arrival, serial))
         if arrival.abort_at_s is not None:
-            heapq.heappush(self._aborts, (arrival.abort_at_s, request.id))
+            heapq.heappush(self._aborts, (arrival.abort_at_s, arrival.abort_rank, request.id))
 
     def _deliver_aborts(self) -> None:
         now = self.clock.now()
         while self._aborts and self._aborts[0][0] <= now:
-            request_id = heapq.heappop(self._aborts)[1]
+            request_id = heapq.heappop(self._aborts)[2]
             if self.loop.abort(request_id) is not None:
                 self._runner.forget(request_id)
 

@@ -137,6 +137,7 @@ def _own_arrival(line: _Line, content_block: int) -> Arrival:
         content_ids=_ids(line, fields, "prefix_ids"),
         content_block=content_block,
         abort_at_s=_number(line, fields, "abort_at_s", arrival_s) if "abort_at_s" in fields else None,
+        abort_rank=line.number,  # our lines are in the order of the ends
         added_s=_number(line, fields, "added_s", arrival_s) if "added_s" in fields else None,
     )
     return _checked(line, arrival)
