@@ -1,4 +1,4 @@
-"""The whole of ``serve`` in a process of its own, on a real socket, with a runner that computes nothing."""
+"""The whole of ``run_app`` in a process of its own, on a real socket, with a runner that computes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from hotseat.core.batch import Batch, StepOutput
-from hotseat.server import ServerConfig, ServerServices, serve
+from hotseat.server import ServerConfig, ServerServices, run_app
 from server.fakes import FakeRunner, FakeServer
 
 
@@ -41,7 +41,7 @@ def main(port: str, shutdown_timeout_s: str, host: str = "127.0.0.1", *keys: str
         max_connections=connections[0] if connections else None,
         receive_timeout_s=timeouts[0] if timeouts else 60.0,
     )
-    return serve(services, config)
+    return run_app(services, config)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hotseat.server.app import create_app
 from hotseat.server.config import ServerConfig
-from hotseat.server.serve import serve
+from hotseat.server.lifecycle import run_app
 from hotseat.server.services import ModelInfo, ServerServices
 
-__all__ = ["ModelInfo", "ServerConfig", "ServerServices", "create_app", "serve"]
+__all__ = ["ModelInfo", "ServerConfig", "ServerServices", "create_app", "run_app"]

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from hotseat.engine import EventSink
+from hotseat.core.events import EventSink
 from hotseat.errors import ConfigError
 from hotseat.generation import Generator
 from hotseat.runner.config import kv_bytes_per_block
-from hotseat.server import ModelInfo, ServerConfig, ServerServices, serve
+from hotseat.server import ModelInfo, ServerConfig, ServerServices, run_app
 from hotseat.telemetry import EngineMetrics, Exposition, LineFile, RecordWriter, RequestLog, RequestWriter, StatsLog
 from hotseat.wiring.components import EngineComponents, make_components
 from hotseat.wiring.engine_args import EngineArgs
@@ -82,7 +82,7 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
             gc.freeze()
             return services
 
-        return serve(build, config, started_at=started_at)
+        return run_app(build, config, started_at=started_at)
 
 
 def _with_bounded_queue(args: EngineArgs) -> EngineArgs:

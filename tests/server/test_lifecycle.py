@@ -16,8 +16,8 @@ import openai
 import pytest
 
 from hotseat.errors import ConfigError
-from hotseat.server import ServerConfig, ServerServices, serve
-from hotseat.server.serve import listening_socket
+from hotseat.server import ServerConfig, ServerServices, run_app
+from hotseat.server.lifecycle import listening_socket
 from server.fakes import REPLY
 from server.processes import TIMEOUT_S, Process
 
@@ -305,7 +305,7 @@ def test_a_port_in_use_costs_no_model_load() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"^cannot listen on 127.0.0.1 port {port}: Address already in use$"):
-            serve(load, ServerConfig(port=port))
+            run_app(load, ServerConfig(port=port))
 
 
 def test_an_address_that_is_none_is_named() -> None:

@@ -25,7 +25,7 @@ from hotseat.server.services import ServerServices
 from hotseat.server.state import InFlightRequests, ServerContext, shutting_down
 from hotseat.server.version import hotseat_version
 
-__all__ = ["listening_socket", "serve"]
+__all__ = ["listening_socket", "run_app"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ MANY_FILES = 65_536
 FILES_FOR_OTHERS = 64  # files that are not connections
 
 
-def serve(build: Callable[[], ServerServices], config: ServerConfig, *, started_at: float | None = None) -> int:
+def run_app(build: Callable[[], ServerServices], config: ServerConfig, *, started_at: float | None = None) -> int:
     """Serve until SIGTERM or SIGINT and return the exit code.
 
     The port is taken before ``build`` runs, so that a port in use costs no model load. ``started_at`` is the instant on
