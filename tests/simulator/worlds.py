@@ -8,7 +8,7 @@ from typing import Any
 
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.config import SchedulerConfig
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink, StepRecord
 from hotseat.core.request import Request
 from hotseat.simulator import Arrival, Simulation, Slo, StepCost, Summary
 from hotseat.simulator.observer import Observer, Outcome
@@ -17,7 +17,7 @@ from hotseat.simulator.summary import summarize
 COST = StepCost(base_s=0.004, per_token_s=0.0004, per_context_token_s=5e-7)
 
 
-class Witness:
+class Witness(EventSink):
     """A sink that keeps every record and every request."""
 
     def __init__(self) -> None:
@@ -29,12 +29,6 @@ class Witness:
 
     def on_arrived(self, request: Request, now: float) -> None:
         self.requests[request.id] = request
-
-    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """Seen by the observer."""
-
-    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
-        """Seen by the observer."""
 
 
 class Run:

@@ -55,6 +55,11 @@ class Chunk(NamedTuple):
     # in a shared block already, so nothing is written there.
     writes_kv: bool = True
 
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a token of the chunk and a position that it attends to: all up to its own."""
+        return (self.end - self.start) * (self.start + 1 + self.end) // 2
+
 
 class NewRequest(NamedTuple):
     """An admitted request: all that a runner must know about it."""

@@ -120,7 +120,7 @@ class Budget:
             num_decodes=batch.num_decodes,
             num_prefill_tokens=batch.num_tokens - batch.num_decodes,
             num_positions=sum(chunk.end for chunk in decodes),
-            num_pairs=sum((chunk.end - chunk.start) * (chunk.start + chunk.end + 1) // 2 for chunk in prefills),
+            num_pairs=sum(chunk.num_pairs for chunk in prefills),
         )
         self.predictor.observe(load, duration_s)
 

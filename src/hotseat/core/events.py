@@ -1,14 +1,14 @@
-"""Step records and counts: compact values that metrics, timeline, traces and simulator read."""
+"""Step records and counts, which metrics, timeline, traces and simulator read, and the interface of these readers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
-from hotseat.core.batch import Chunk, Deferral, Preemption
-from hotseat.core.request import FinishReason, RequestId
+from hotseat.core.batch import Chunk, Deferral, Preemption, RequestUpdate
+from hotseat.core.request import FinishReason, Request, RequestId
 
-__all__ = ["Scheduled", "SchedulerStats", "StepRecord"]
+__all__ = ["EventSink", "Scheduled", "SchedulerStats", "StepRecord"]
 
 
 class Scheduled(NamedTuple):
@@ -73,3 +73,29 @@ class SchedulerStats(NamedTuple):
     num_missed_deadlines: int  # deadline: requests whose first token could not be in time any more
     step_time_error: float | None  # with a latency target: mean of |predicted - taken| / taken
     policy_error: str | None = None  # the fault of a user's policy that fcfs replaced
+
+
+class EventSink(Protocol):
+    """An observer, called on the thread that runs the steps; must be quick and must not keep an update.
+
+    Every method has a default that does nothing: subclass and override what is of interest.
+
+    For one accepted request: ``on_arrived``, any number of ``on_step``, exactly one ``on_finished``. A step that ends a
+    request calls ``on_step`` first.
+    """
+
+    def on_arrived(self, request: Request, now: float) -> None:
+        """Take note that ``request`` was accepted and waits."""
+        return
+
+    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
+        """Take note that ``request`` was refused and never entered the queue."""
+        return
+
+    def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
+        """Take note of a step; ``updates`` hold the tokens that it gave."""
+        return
+
+    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
+        """Take note that ``request`` ended with ``update.finish_reason``."""
+        return

@@ -3,10 +3,10 @@
 Must not know: text, HTTP, models, what a token means.
 """
 
+from hotseat.engine.clock import Clock, MonotonicClock, VirtualClock
 from hotseat.engine.config import EngineConfig
 from hotseat.engine.engine import Engine
 from hotseat.engine.health import Health
-from hotseat.engine.ports import Clock, EventSink, MonotonicClock, VirtualClock
 from hotseat.engine.records import StepRing
 from hotseat.engine.step_loop import StepLoop
 from hotseat.engine.stream import UpdateStream
@@ -16,7 +16,6 @@ __all__ = [
     "Clock",
     "Engine",
     "EngineConfig",
-    "EventSink",
     "Health",
     "MonotonicClock",
     "StepLoop",

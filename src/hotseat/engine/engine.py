@@ -25,14 +25,14 @@ from functools import partial
 from typing import TypeVar
 
 from hotseat.core.batch import Batch, RequestUpdate, Runner, StepOutput
-from hotseat.core.events import SchedulerStats, StepRecord
+from hotseat.core.events import EventSink, SchedulerStats, StepRecord
 from hotseat.core.explain import Explanation, FinishedRequest, explain_arriving
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.core.scheduler import Scheduler
+from hotseat.engine.clock import Clock, MonotonicClock
 from hotseat.engine.commands import Command, CommandQueue
 from hotseat.engine.health import Health, Watchdog
 from hotseat.engine.outputs import OutputQueue
-from hotseat.engine.ports import Clock, EventSink, MonotonicClock
 from hotseat.engine.records import FinishedRing, StepRing
 from hotseat.engine.state_lock import StateLock
 from hotseat.engine.step_loop import StepLoop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from hotseat.engine.ports import Clock
+from hotseat.engine.clock import Clock
 
 __all__ = ["Health", "Watchdog"]
 

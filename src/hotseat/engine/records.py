@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotseat.core.batch import RequestUpdate
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink, StepRecord
 from hotseat.core.explain import FinishedRequest, explain_finished
 from hotseat.core.request import Request, RequestId
-from hotseat.engine.ports import EventSink
 
 __all__ = ["FinishedRing", "StepRing"]
 

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 from hotseat.core.batch import Batch, RequestUpdate, Runner, StepOutput
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink, StepRecord
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.core.scheduler import Scheduler
+from hotseat.engine.clock import Clock
 from hotseat.engine.constraints import ConstrainedRequests
-from hotseat.engine.ports import Clock, EventSink
 from hotseat.errors import HotseatError, InvalidRequestError, QueueFullError
 
 __all__ = ["StepLoop"]

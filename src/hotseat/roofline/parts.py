@@ -31,7 +31,7 @@ def step_size(batch: Batch, num_experts: int = 0) -> StepSize:
         num_rows=sum(chunk.end - chunk.start for chunk in batch.chunks),
         num_samples=sum(chunk.samples for chunk in batch.chunks),
         num_kv_positions=sum(chunk.end for chunk in batch.chunks),
-        num_pairs=sum((chunk.start + 1 + chunk.end) * (chunk.end - chunk.start) // 2 for chunk in batch.chunks),
+        num_pairs=sum(chunk.num_pairs for chunk in batch.chunks),
         num_experts=num_experts,
     )
 

@@ -13,11 +13,9 @@ from typing import IO, Any
 
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.config import SchedulerConfig, default_token_budget
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink, StepRecord
 from hotseat.core.kv_layout import KvLayout
 from hotseat.core.policy import Policy
-from hotseat.core.request import Request
-from hotseat.engine import EventSink
 from hotseat.errors import ConfigError
 from hotseat.simulator.arrivals import Arrival
 from hotseat.simulator.calibration import LearnedCost
@@ -123,7 +121,7 @@ def _record_paths(path: Path | None, names: Sequence[str]) -> dict[str, Path | N
     return {name: path.with_suffix(f".{name.replace(':', '-')}{path.suffix}") for name in names}
 
 
-class _Recorder:
+class _Recorder(EventSink):
     """A sink that writes step records and keeps the error: the loop drops a sink that raises, and a record is whole."""
 
     def __init__(self, file: IO[str]) -> None:
@@ -136,15 +134,6 @@ class _Recorder:
                 self._writer.on_step(record, updates)
             except OSError as error:
                 self.error = error
-
-    def on_arrived(self, request: Request, now: float) -> None:
-        """Steps only."""
-
-    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """Steps only."""
-
-    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
-        """Steps only."""
 
 
 def run_once(

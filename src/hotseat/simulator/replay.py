@@ -10,9 +10,8 @@ from typing import Any
 
 from hotseat.core.batch import Batch, RequestUpdate
 from hotseat.core.config import SchedulerConfig
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink, StepRecord
 from hotseat.core.policy import Policy
-from hotseat.core.request import Request
 from hotseat.errors import HotseatError
 from hotseat.simulator.arrivals import Arrival
 from hotseat.simulator.simulation import Simulation
@@ -77,7 +76,7 @@ def _checked(where: str, text: str, expected: int) -> dict[str, Any]:
     return record
 
 
-class _Pace:
+class _Pace(EventSink):
     """The duration of the next step, and the record of the last one."""
 
     def __init__(self) -> None:
@@ -89,15 +88,6 @@ class _Pace:
 
     def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
         self.record = record
-
-    def on_arrived(self, request: Request, now: float) -> None:
-        """Steps only."""
-
-    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """Steps only."""
-
-    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
-        """Steps only."""
 
 
 def replay(

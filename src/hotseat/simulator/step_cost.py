@@ -48,7 +48,7 @@ class StepCost:
         num_decodes = batch.num_decodes
         num_attended = sum([chunk[3] for chunk in batch.chunks[:num_decodes]])  # Chunk.end; paid for every running one
         for chunk in batch.chunks[num_decodes:]:
-            num_attended += (chunk.end - chunk.start) * (chunk.start + 1 + chunk.end) // 2
+            num_attended += chunk.num_pairs
         return self.base_s + self.per_token_s * batch.num_tokens + self.per_context_token_s * num_attended
 
     def describe(self) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotseat.core.batch import RequestUpdate
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink, StepRecord
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.errors import InvalidRequestError, PromptTooLongError, QueueFullError
 from hotseat.telemetry import histogram
@@ -38,7 +38,7 @@ class _Live:
     last_token_at: float | None = None
 
 
-class EngineMetrics:
+class EngineMetrics(EventSink):
     """An event sink that counts. It does no more than additions; ``exposition`` shapes them when it is scraped."""
 
     def __init__(self, *, max_model_len: int, num_blocks: int, counts_prefix_cache: bool = True) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from hotseat.core.batch import RequestUpdate
-from hotseat.core.events import StepRecord
-from hotseat.core.request import Request
+from hotseat.core.events import EventSink, StepRecord
 
 __all__ = ["RecordWriter", "TextSink", "record_as_dict"]
 
@@ -42,7 +41,7 @@ def record_as_dict(record: StepRecord) -> dict[str, Any]:
     }
 
 
-class RecordWriter:
+class RecordWriter(EventSink):
     """An event sink that writes each step as a line of JSON. The file is closed by its owner."""
 
     def __init__(self, file: TextSink) -> None:
@@ -50,12 +49,3 @@ class RecordWriter:
 
     def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
         self._file.write(json.dumps(record_as_dict(record), separators=(",", ":")) + "\n")
-
-    def on_arrived(self, request: Request, now: float) -> None:
-        """Steps only."""
-
-    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """Steps only."""
-
-    def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
-        """Steps only."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from hotseat.core.batch import RequestUpdate
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink
 from hotseat.core.request import Request
 
 __all__ = ["RequestLog"]
@@ -14,17 +13,11 @@ __all__ = ["RequestLog"]
 logger = logging.getLogger("hotseat.requests")
 
 
-class RequestLog:
+class RequestLog(EventSink):
     """An event sink that logs ends and refusals at INFO to ``hotseat.requests``."""
-
-    def on_arrived(self, request: Request, now: float) -> None:
-        """Nothing to say yet."""
 
     def on_rejected(self, request: Request, error: Exception, now: float) -> None:
         logger.info("%s refused: %s", request.id, error)
-
-    def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
-        """Requests only."""
 
     def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
         assert update.finish_reason is not None, "a request ends for a reason"

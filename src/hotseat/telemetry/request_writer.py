@@ -10,11 +10,10 @@ import array
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from hotseat.core.batch import RequestUpdate
-from hotseat.core.events import StepRecord
+from hotseat.core.events import EventSink
 from hotseat.core.request import FinishReason, Request, RequestId
 from hotseat.telemetry.records import TextSink
 
@@ -24,7 +23,7 @@ ID_BYTES = 6  # of a block's id: exact as a JSON number everywhere
 AS_MANY_AS_FIT = 2**31 - 1  # max_tokens of a request that names none
 
 
-class RequestWriter:
+class RequestWriter(EventSink):
     """An event sink that writes a line when a request ends. The file is closed by its owner."""
 
     def __init__(self, file: TextSink, block_size: int) -> None:
@@ -35,12 +34,6 @@ class RequestWriter:
 
     def on_arrived(self, request: Request, now: float) -> None:
         self._added_s[request.id] = now
-
-    def on_rejected(self, request: Request, error: Exception, now: float) -> None:
-        """It never entered the queue and changes no batch."""
-
-    def on_step(self, record: StepRecord, updates: Sequence[RequestUpdate]) -> None:
-        """Requests only."""
 
     def on_finished(self, request: Request, update: RequestUpdate, now: float) -> None:
         line = self._line(request, update, now)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import cast
 
 from hotseat.core.config import SchedulerConfig
+from hotseat.core.events import EventSink
 from hotseat.core.policy import METHODS, Policy
 from hotseat.core.scheduler import Scheduler
-from hotseat.engine import Engine, EventSink, MonotonicClock, StepLoop, warm_up
+from hotseat.engine import Engine, MonotonicClock, StepLoop, warm_up
 from hotseat.errors import ConfigError
 from hotseat.generation import ModelLimits
 from hotseat.machine import free_memory
