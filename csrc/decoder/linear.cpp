@@ -7,8 +7,6 @@ namespace hotseat {
 
 namespace {
 
-constexpr int kRowBlock = 96;  // rows of one item; a multiple of every kernel's tile
-
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace

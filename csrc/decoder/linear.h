@@ -66,6 +66,8 @@ public:
                  Epilogue epilogue, int item) const;
 
 private:
+    static constexpr int kRowBlock = 96;  // rows of one item; a multiple of every kernel's tile
+
     // Where a half panel of grouped weights lies, and how it is stored.
     struct Half {
         Kind kind;

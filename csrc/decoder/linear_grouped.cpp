@@ -6,12 +6,6 @@
 
 namespace hotseat {
 
-namespace {
-
-constexpr int kGroupedRowBlock = 96;
-
-}  // namespace
-
 // A half panel has one format, so matrices of different formats must not meet in one.
 void Linear::plan_halves(Arena& arena, const std::vector<StoredMatrix>& sources) {
     size_t start = 0;
@@ -57,7 +51,7 @@ void Linear::pack_half(const KernelTable& kernels, const std::vector<StoredMatri
 
 void Linear::compute_grouped(const KernelTable& kernels, const PackedRows& input, int first, int rows, float* out,
                              size_t out_stride, int columns, Epilogue epilogue, int panel) const {
-    alignas(64) float sums[kGroupedRowBlock * kPanel];
+    alignas(64) float sums[kRowBlock * kPanel];
     for (int i = 0; i < 2; ++i) {
         const Half& half = halves_[panel * 2 + i];
         kernels.grouped_sums({

@@ -72,6 +72,23 @@ static inline void write_nothing(const AttentionTile& t, int row) {
     for (int i = 0; i < t.head_dim_padded; ++i) values[i] = -0.0f;
 }
 
+// All rows of a tile from `row` on: as many at a time as fit, then fewer. `Kernel` has
+//     template <int kRows, bool kFetches> static void attend(const AttentionTile& t, int row);
+//     static constexpr int fewer(int rows);  // how many are tried next, 0 after 1
+// The first rows also fetch the next partition.
+template <class Kernel, int kRows>
+static inline void attend_from(const AttentionTile& t, int row) {
+    for (; row + kRows <= t.rows; row += kRows) {
+        if (row == 0 && t.next != nullptr)
+            Kernel::template attend<kRows, true>(t, row);
+        else
+            Kernel::template attend<kRows, false>(t, row);
+        for (int r = row; r < row + kRows; ++r)
+            if (sees_nothing(t, r)) write_nothing(t, r);
+    }
+    if constexpr (Kernel::fewer(kRows) > 0) attend_from<Kernel, Kernel::fewer(kRows)>(t, row);
+}
+
 // Up to 16 rows.
 static inline void merge_rows(const AttentionState& state, const AttentionState& partition, int rows, int n) {
     const V16 old_max = load_tail(state.max, rows), new_max = load_tail(partition.max, rows);

@@ -139,57 +139,45 @@ static inline void finish_pairs(const AttentionTile& t, int row, int pair, const
     }
 }
 
-template <int kRows, bool kFetches>
-static void attend_pair_rows(const AttentionTile& t, int row) {
-    constexpr int kVecs = pair_vecs(kRows);
-    PairScratch<kRows> scratch;
-    const int least = seen_by_all(t, row, kRows), most = seen_by_any(t, row, kRows);
-    const int num_tiles = (most + kTile - 1) / kTile;
-    for (int r = 0; r < kRows; ++r) store(scratch.largest[r], set1(-__builtin_inff()));
-    int g = 0;
-    for (; g + kVecs <= num_tiles; g += kVecs)
-        score_pairs<kRows, kVecs, kFetches>(t, row, g, (g + kVecs) * kTile <= least, scratch);
-    if constexpr (kVecs > 1)
-        for (; g < num_tiles; ++g) score_pairs<kRows, 1, kFetches>(t, row, g, (g + 1) * kTile <= least, scratch);
-    const bool is_plain = t.starts == nullptr && t.softcap == 0.0f;
-    for (int r = 0; r < kRows && !is_plain; ++r) {
-        adjust_scores(t, row + r, num_tiles * kTile, scratch.scores[r]);
-        store(scratch.largest[r], set1(-__builtin_inff()));
-        find_largest(scratch.scores[r], 0, num_tiles * kTile, t.limits[row + r], scratch.largest[r]);
-    }
-    for (int r = 0; r < kRows; ++r)
-        softmax_weight_pairs(scratch.scores[r], scratch.largest[r], t.limits[row + r], scratch.weights[r],
-                             t.out.max + row + r, t.out.sum + row + r);
-    // The smallest weight is 2^-126, not 0; it takes no part in a sum of at least 1, but it must not in the values.
-    for (int r = 0; r < kRows && t.starts != nullptr; ++r)
-        for (int i = 0; i < t.starts[row + r] && i < kPartition; ++i) scratch.weights[r][i] = 0;
-    int column = 0;
-    for (; column + kVecs * 16 <= t.head_dim_padded; column += kVecs * 16)
-        weight_pairs<kRows, kVecs, kFetches>(t, row, column, least / 2, scratch);
-    if constexpr (kVecs > 1)
-        for (; column < t.head_dim_padded; column += 16)
-            weight_pairs<kRows, 1, kFetches>(t, row, column, least / 2, scratch);
-    for (int r = 0; r < kRows; ++r) finish_pairs(t, row + r, least / 2, scratch.weights[r]);
-    for (int r = row; r < row + kRows; ++r)
-        if (sees_nothing(t, r)) write_nothing(t, r);
-}
+struct AttentionBf16 {
+    static constexpr int fewer(int rows) { return rows > 6 ? 6 : rows - 1; }
 
-// As many rows at a time as fit, then fewer.
-template <int kRows>
-static inline void attend_pairs_from(const AttentionTile& t, int row) {
-    for (; row + kRows <= t.rows; row += kRows)
-        if (row == 0 && t.next != nullptr)
-            attend_pair_rows<kRows, true>(t, row);
-        else
-            attend_pair_rows<kRows, false>(t, row);
-    if constexpr (kRows > 6)
-        attend_pairs_from<6>(t, row);
-    else if constexpr (kRows > 1)
-        attend_pairs_from<kRows - 1>(t, row);
-}
+    template <int kRows, bool kFetches>
+    static void attend(const AttentionTile& t, int row) {
+        constexpr int kVecs = pair_vecs(kRows);
+        PairScratch<kRows> scratch;
+        const int least = seen_by_all(t, row, kRows), most = seen_by_any(t, row, kRows);
+        const int num_tiles = (most + kTile - 1) / kTile;
+        for (int r = 0; r < kRows; ++r) store(scratch.largest[r], set1(-__builtin_inff()));
+        int g = 0;
+        for (; g + kVecs <= num_tiles; g += kVecs)
+            score_pairs<kRows, kVecs, kFetches>(t, row, g, (g + kVecs) * kTile <= least, scratch);
+        if constexpr (kVecs > 1)
+            for (; g < num_tiles; ++g) score_pairs<kRows, 1, kFetches>(t, row, g, (g + 1) * kTile <= least, scratch);
+        const bool is_plain = t.starts == nullptr && t.softcap == 0.0f;
+        for (int r = 0; r < kRows && !is_plain; ++r) {
+            adjust_scores(t, row + r, num_tiles * kTile, scratch.scores[r]);
+            store(scratch.largest[r], set1(-__builtin_inff()));
+            find_largest(scratch.scores[r], 0, num_tiles * kTile, t.limits[row + r], scratch.largest[r]);
+        }
+        for (int r = 0; r < kRows; ++r)
+            softmax_weight_pairs(scratch.scores[r], scratch.largest[r], t.limits[row + r], scratch.weights[r],
+                                 t.out.max + row + r, t.out.sum + row + r);
+        // The smallest weight is 2^-126, not 0; it takes no part in a sum of at least 1, but it must not in the values.
+        for (int r = 0; r < kRows && t.starts != nullptr; ++r)
+            for (int i = 0; i < t.starts[row + r] && i < kPartition; ++i) scratch.weights[r][i] = 0;
+        int column = 0;
+        for (; column + kVecs * 16 <= t.head_dim_padded; column += kVecs * 16)
+            weight_pairs<kRows, kVecs, kFetches>(t, row, column, least / 2, scratch);
+        if constexpr (kVecs > 1)
+            for (; column < t.head_dim_padded; column += 16)
+                weight_pairs<kRows, 1, kFetches>(t, row, column, least / 2, scratch);
+        for (int r = 0; r < kRows; ++r) finish_pairs(t, row + r, least / 2, scratch.weights[r]);
+    }
+};
 
 static void attention_bf16(const AttentionTile& t) {
-    attend_pairs_from<kPairRows>(t, 0);
+    attend_from<AttentionBf16, kPairRows>(t, 0);
     if (t.next != nullptr)
         fetch_rest(t, sizeof(uint16_t) * kTile * even_head_dim(t.head_dim),
                    sizeof(uint16_t) * kTile * t.head_dim_padded);

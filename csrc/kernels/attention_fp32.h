@@ -87,39 +87,32 @@ static inline void weight_values(const AttentionTile& t, int row, int column, in
             store(t.out.values + (row + r) * t.head_dim_padded + column + c * 16, acc[r][c]);
 }
 
-template <int kRows, bool kFetches>
-static void attend_rows(const AttentionTile& t, int row) {
-    alignas(64) float scores[kRows * kPartition];
-    const int most = seen_by_any(t, row, kRows), num_tiles = (most + kTile - 1) / kTile;
-    int g = 0;
-    for (; g + kTileVecs <= num_tiles; g += kTileVecs) score_tiles<kRows, kTileVecs, kFetches>(t, row, g, scores);
-    for (; g < num_tiles; ++g) score_tiles<kRows, 1, kFetches>(t, row, g, scores);
-    const bool is_plain = t.starts == nullptr && t.softcap == 0.0f;
-    for (int r = 0; r < kRows && !is_plain; ++r) adjust_scores(t, row + r, num_tiles * kTile, scores + r * kPartition);
-    for (int r = 0; r < kRows; ++r)
-        softmax_weights(scores + r * kPartition, t.limits[row + r], num_tiles * kTile, t.out.max + row + r,
-                        t.out.sum + row + r);
-    int column = 0;
-    for (; column + kTileVecs * 16 <= t.head_dim_padded; column += kTileVecs * 16)
-        weight_values<kRows, kTileVecs, kFetches>(t, row, column, most, scores);
-    for (; column < t.head_dim_padded; column += 16) weight_values<kRows, 1, kFetches>(t, row, column, most, scores);
-    for (int r = row; r < row + kRows; ++r)
-        if (sees_nothing(t, r)) write_nothing(t, r);
-}
+struct AttentionFp32 {
+    static constexpr int fewer(int rows) { return rows - 1; }
 
-// As many rows at a time as fit, then one less, and so on.
-template <int kRows>
-static inline void attend_from(const AttentionTile& t, int row) {
-    for (; row + kRows <= t.rows; row += kRows)
-        if (row == 0 && t.next != nullptr)
-            attend_rows<kRows, true>(t, row);
-        else
-            attend_rows<kRows, false>(t, row);
-    if constexpr (kRows > 1) attend_from<kRows - 1>(t, row);
-}
+    template <int kRows, bool kFetches>
+    static void attend(const AttentionTile& t, int row) {
+        alignas(64) float scores[kRows * kPartition];
+        const int most = seen_by_any(t, row, kRows), num_tiles = (most + kTile - 1) / kTile;
+        int g = 0;
+        for (; g + kTileVecs <= num_tiles; g += kTileVecs) score_tiles<kRows, kTileVecs, kFetches>(t, row, g, scores);
+        for (; g < num_tiles; ++g) score_tiles<kRows, 1, kFetches>(t, row, g, scores);
+        const bool is_plain = t.starts == nullptr && t.softcap == 0.0f;
+        for (int r = 0; r < kRows && !is_plain; ++r)
+            adjust_scores(t, row + r, num_tiles * kTile, scores + r * kPartition);
+        for (int r = 0; r < kRows; ++r)
+            softmax_weights(scores + r * kPartition, t.limits[row + r], num_tiles * kTile, t.out.max + row + r,
+                            t.out.sum + row + r);
+        int column = 0;
+        for (; column + kTileVecs * 16 <= t.head_dim_padded; column += kTileVecs * 16)
+            weight_values<kRows, kTileVecs, kFetches>(t, row, column, most, scores);
+        for (; column < t.head_dim_padded; column += 16)
+            weight_values<kRows, 1, kFetches>(t, row, column, most, scores);
+    }
+};
 
 static void attention_fp32(const AttentionTile& t) {
-    attend_from<kTileRows>(t, 0);
+    attend_from<AttentionFp32, kTileRows>(t, 0);
     if (t.next != nullptr) fetch_rest(t, sizeof(float) * kTile * t.head_dim, sizeof(float) * kTile * t.head_dim_padded);
 }
 
