@@ -11,7 +11,7 @@ import pytest
 
 from core.worlds import World, make_config
 from hotseat.core.batch import Batch
-from hotseat.core.policies import policy_for
+from hotseat.core.policies import BUILT_IN, policy_for
 from hotseat.core.policy import Key
 from hotseat.core.request import Request
 from hotseat.errors import ConfigError
@@ -214,7 +214,7 @@ def test_deadline_knows_how_long_a_prefill_takes() -> None:
 
 
 def test_unknown_policy_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(ConfigError, match="fcfs, priority, sjf, fair, deadline or module:Class, not 'lottery'"):
+    with pytest.raises(ConfigError, match=f"{', '.join(BUILT_IN)} or module:Class, not 'lottery'"):
         policy_for(make_config(scheduling_policy="lottery"))
 
 
