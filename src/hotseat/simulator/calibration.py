@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hotseat.core.batch import Batch, RequestUpdate
-from hotseat.core.events import StepRecord
-from hotseat.engine import EventSink
+from hotseat.core.events import EventSink, StepRecord
 from hotseat.errors import ConfigError
 from hotseat.simulator.least_squares import nonnegative_fit
 from hotseat.telemetry import record_as_dict

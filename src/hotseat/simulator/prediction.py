@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hotseat.core.config import SchedulerConfig
+from hotseat.core.events import EventSink
 from hotseat.core.policy import Policy
-from hotseat.engine import EventSink
 from hotseat.errors import ConfigError
 from hotseat.simulator.arrivals import Arrival
 from hotseat.simulator.calibration import CostSequence, LearnedCost, calibrate, entry_delay_s
