@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from hotseat.core.batch import Batch, Chunk, NewRequest, RequestUpdate, SampledTokens, StepOutput, TokenLogprobs
 from hotseat.core.config import SchedulerConfig
@@ -193,6 +194,12 @@ class StartedEngine:
     def __exit__(self, *error: object) -> None:
         self.runner.let_go()
         self.engine.stop()
+
+    def run(self, scenario: Callable[..., Coroutine[Any, Any, object]], *more: object) -> StartedEngine:
+        """Start, run ``scenario`` with this and ``more``, stop."""
+        with self:
+            asyncio.run(scenario(self, *more))
+        return self
 
 
 async def read(engine: Engine, request: Request) -> tuple[list[int], RequestUpdate]:

@@ -65,8 +65,7 @@ def test_64_streams_with_half_of_them_left_midway_leave_no_seat_and_no_block() -
             assert last.finish_reason is FinishReason.LENGTH
 
     scheduler = make_scheduler(max_num_seqs=16, max_model_len=10_000, num_kv_blocks=16 * 640)
-    with StartedEngine(scheduler) as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine(scheduler).run(scenario)
     assert Counter(started.witness.ends.values()) == {"length": 32, "abort": 32}
     assert started.runner.seats == {}
     assert_all_free(started.scheduler)
@@ -85,8 +84,7 @@ def test_cancelled_reader_aborts_its_request_only() -> None:
         tokens, _ = await other
         assert len(tokens) == 4
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"a": "abort", "b": "length"}
 
 
@@ -102,8 +100,7 @@ def test_cancelled_wait_aborts_though_somebody_keeps_the_stream() -> None:
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert list(started.witness.ends.items()) == [("a", "abort"), ("b", "length")]
 
 
@@ -120,8 +117,7 @@ def test_abort_of_a_request_whose_submission_is_still_in_the_queue() -> None:
         assert last.finish_reason is FinishReason.ABORT
         await busy
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"busy": "length", "early": "abort"}
 
 
@@ -135,8 +131,7 @@ def test_dropped_stream_aborts_its_request() -> None:
         started.runner.let_go()
         await read(started.engine, make_request("b", max_tokens=1))
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"a": "abort", "b": "length"}
 
 
@@ -151,8 +146,7 @@ def test_abort_wins_over_the_step_that_computes_the_last_token() -> None:
         assert [(update.new_token_ids, update.finish_reason) for update in updates] == [([], FinishReason.ABORT)]
         started.runner.let_go()
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"a": "abort"}
 
 
@@ -169,8 +163,7 @@ def test_request_cancelled_before_it_was_admitted_never_runs() -> None:
         started.runner.let_go()
         await busy
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"busy": "length", "ghost": "abort"}
     assert all(chunk.request_id != "ghost" for record in started.witness.records for chunk in record.chunks)
 
@@ -188,8 +181,7 @@ def test_ids_that_begin_alike_are_different_requests() -> None:
             async for _ in stream:
                 pass
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"batch_1": "abort", "batch_10": "length"}
 
 
@@ -203,8 +195,7 @@ def test_finish_ends_with_its_reason() -> None:
         started.runner.let_go()
         assert [update.finish_reason async for (update,) in stream][-1] is FinishReason.STOP
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"a": "stop"}
 
 
@@ -231,8 +222,7 @@ def test_refused_requests_raise_at_submit() -> None:
             async for _ in stream:
                 pass
 
-    with StartedEngine(make_scheduler(max_num_seqs=1, max_num_queued_reqs=1)) as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine(make_scheduler(max_num_seqs=1, max_num_queued_reqs=1)).run(scenario)
     assert started.witness.ends == {"a": "length", "b": "length"}
     assert [request.id for request, _ in started.witness.rejected] == ["long", "a", "c"]
 
@@ -248,8 +238,7 @@ def test_submit_all_takes_all_or_none() -> None:
                 ends[update.request_id] = ends.get(update.request_id, 0) + len(update.new_token_ids)
         assert ends == {"c0": 2, "c1": 3, "c2": 4}
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"a": "abort", "c0": "length", "c1": "length", "c2": "length"}
 
 
@@ -264,8 +253,7 @@ def test_slow_reader_finds_merged_updates() -> None:
         assert [entry.token_id for entry in updates[0].logprobs or ()] == expected_tokens(slow_request)
         assert updates[0].finish_reason is FinishReason.LENGTH
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    StartedEngine().run(scenario)
 
 
 def test_news_of_a_step_cross_to_the_event_loop_in_one_call() -> None:

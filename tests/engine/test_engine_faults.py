@@ -37,8 +37,7 @@ def test_runner_that_raises_in_one_step_costs_that_batch_and_no_more() -> None:
         assert started.engine.health().alive
 
     runner = FakeRunner(lambda batch: RuntimeError("bad weights") if runner.num_steps == 1 else None)
-    with StartedEngine(runner=runner) as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine(runner=runner).run(scenario)
     assert_all_free(started.scheduler)
 
 
@@ -56,8 +55,7 @@ def test_runner_that_always_raises_turns_health_red_until_a_step_succeeds() -> N
 
     broken = threading.Event()
     broken.set()
-    with StartedEngine(runner=FakeRunner(lambda batch: OSError("no device") if broken.is_set() else None)) as started:
-        asyncio.run(scenario(started))
+    StartedEngine(runner=FakeRunner(lambda batch: OSError("no device") if broken.is_set() else None)).run(scenario)
 
 
 class BuggyScheduler(Scheduler):
@@ -108,8 +106,7 @@ def test_bug_in_the_scheduler_gives_every_client_an_answer(breaks_in: str, stays
 
     scheduler = BuggyScheduler(make_scheduler(max_num_seqs=8).config)
     scheduler.breaks_in, scheduler.stays_broken = breaks_in, stays_broken
-    with StartedEngine(scheduler) as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine(scheduler).run(scenario)
     assert started.runner.is_closed
     assert Counter(started.witness.ends.values())["error"] == 4
 
@@ -138,8 +135,7 @@ def test_health_turns_red_when_a_step_hangs_and_green_when_it_goes_on() -> None:
         assert started.engine.health().alive
 
     clock = VirtualClock()
-    with StartedEngine(clock=clock, stall_timeout_s=10.0) as started:
-        asyncio.run(scenario(started, clock))
+    StartedEngine(clock=clock, stall_timeout_s=10.0).run(scenario, clock)
 
 
 def test_a_batch_that_waits_to_be_full_is_no_stall() -> None:
@@ -156,5 +152,4 @@ def test_a_batch_that_waits_to_be_full_is_no_stall() -> None:
 
     clock = VirtualClock()
     scheduler = make_scheduler(batching="static", batch_size=2, max_num_seqs=2)
-    with StartedEngine(scheduler, clock=clock, stall_timeout_s=10.0) as started:
-        asyncio.run(scenario(started, clock))
+    StartedEngine(scheduler, clock=clock, stall_timeout_s=10.0).run(scenario, clock)

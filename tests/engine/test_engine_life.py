@@ -51,8 +51,7 @@ def test_stop_aborts_outstanding_work_and_refuses_more() -> None:
         assert await started.engine.explain(RequestId("a")) is None
         assert not started.engine.health().alive
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"a": "abort"}
     assert_all_free(started.scheduler)
 
@@ -70,8 +69,7 @@ def test_stop_lets_running_requests_finish_within_the_drain_time() -> None:
         assert last.finish_reason is FinishReason.LENGTH
         assert tokens == expected_tokens(request)
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    StartedEngine().run(scenario)
 
 
 def test_engine_that_was_never_started_refuses_and_stops() -> None:
@@ -121,8 +119,7 @@ def test_explain_stats_and_records_answer_while_a_request_runs() -> None:
         assert [record.step for record in records] == [record.step for record in started.witness.records]
         assert started.engine.step_records(since=records[0].step, limit=1) == records[-1:]
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    StartedEngine().run(scenario)
 
 
 def test_reset_after_an_abort_sees_the_request_gone() -> None:
@@ -171,8 +168,7 @@ def test_batching_mode_that_waits_for_company_starts_without_it_in_time() -> Non
         tokens, _ = await read(started.engine, request)
         assert tokens == expected_tokens(request)
 
-    with StartedEngine(make_scheduler(batching="dynamic", max_delay_ms=20.0)) as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine(make_scheduler(batching="dynamic", max_delay_ms=20.0)).run(scenario)
     num_idle = sum(1 for record in started.witness.records if not record.chunks)
     assert num_idle <= 5, "it sleeps until the delay is over"
 
@@ -195,8 +191,7 @@ def test_idle_engine_sleeps() -> None:
             return super().now()
 
     clock = CountingClock()
-    with StartedEngine(clock=clock) as started:
-        asyncio.run(scenario(started))
+    StartedEngine(clock=clock).run(scenario)
 
 
 def test_memory_is_flat_over_5000_requests() -> None:

@@ -119,8 +119,7 @@ def test_a_step_that_is_being_computed_delays_no_explanation() -> None:
         await late
         assert not engine.is_known(RequestId("late"))
 
-    with StartedEngine() as started:
-        asyncio.run(scenario(started))
+    started = StartedEngine().run(scenario)
     assert started.witness.ends == {"runs": "abort", "late": "length"}
 
 
@@ -138,7 +137,6 @@ def test_a_pause_is_the_time_between_two_steps_with_work_left() -> None:
 
     clock, pauses = VirtualClock(), list[float]()
     config = SchedulerConfig(max_model_len=512, num_kv_blocks=256, max_num_batched_tokens=256)
-    with StartedEngine(PausingScheduler(config), clock=clock, on_pause=pauses.append) as started:
-        asyncio.run(scenario(started))
+    StartedEngine(PausingScheduler(config), clock=clock, on_pause=pauses.append).run(scenario)
     assert max(pauses) == 0.5
     assert pauses.count(0.5) == 4  # before the second and the third step of each
