@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from core.drafters import OracleDrafter, fake_answer
 from core.worlds import World
 from hotseat.core.kv_layout import KvLayout
 from hotseat.core.request import BlockReason
+from hotseat.core.speculation import Speculation
 from hotseat.errors import ConfigError, PromptTooLongError
 
 GEMMA = KvLayout(1, 5, 512)  # five of six layers see 512 tokens
@@ -112,3 +114,15 @@ def test_layout_that_is_none_is_refused(text: str) -> None:
 
 def test_layout_reads_what_it_writes() -> None:
     assert KvLayout.parse(str(GEMMA)) == GEMMA
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+def test_drafts_cross_the_blocks_of_windows(rate: float) -> None:
+    drafter = OracleDrafter(fake_answer, rate)
+    own = Speculation(drafter, num_tokens=6, max_num_drafts=64, is_adaptive=False)
+    world = World(speculation=own, kv_layout=KvLayout(1, 2, 10), block_size=4, max_num_seqs=4)
+    request = world.add(20, max_tokens=71)
+    world.run()
+    world.assert_answers_are_right()
+    assert request.num_accepted_tokens == 60 or rate < 1
+    assert world.scheduler.stats().blocks_used == 0

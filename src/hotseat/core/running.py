@@ -98,14 +98,19 @@ class RunningSet:
         request.capacity = self._capacity(request)
         return Growth(blocks, window_blocks)
 
-    def grow_ahead(self, request: Request) -> list[Block]:
-        """Append a block for drafts; none to a request with windows, whose tables grow as they are needed."""
-        if self.windows.size:
-            return []
-        blocks = self._pool.allocate(1, self._num_full) or []
+    def grow_ahead(self, request: Request, num_spare: int) -> Growth | None:
+        """Append a block to each table that ends at the capacity, for drafts; ``None`` when that takes too many."""
+        end = request.capacity
+        needs_full = len(request.blocks) * self.block_size == end
+        needs_windows = self.windows.size > 0 and self.windows.capacity(request) == end
+        if needs_full * self._num_full + needs_windows * self.windows.size > num_spare:
+            return None
+        blocks = self._pool.allocate(int(needs_full), self._num_full)
+        assert blocks is not None, f"{num_spare} blocks were counted spare and are not"
         request.blocks += blocks
+        window_blocks = self.windows.extend(request, end + 1) if needs_windows else []
         request.capacity = self._capacity(request)
-        return blocks
+        return Growth(blocks, window_blocks)
 
     def extend(self, request: Request, end: int) -> list[Block]:
         """Append window blocks for tokens up to ``end``, as far as blocks are free; return the new ones."""

@@ -339,7 +339,10 @@ class Scheduler:
         """Return how many blocks drafts may take: such as nobody waits for and no decode may need before long."""
         if len(self._waiting):
             return 0
-        return self._pool.num_free - self.config.watermark_blocks - 2 * len(self._running)
+        num_free = self._pool.num_free - self._running.windows.num_reserved
+        layout = self.config.kv_layout
+        num_next = len(self._running) * (layout.num_full + layout.num_window)
+        return num_free - self.config.watermark_blocks - 2 * num_next
 
     def _end_step(self, step: StepBuilder) -> Batch:
         batch, pool = step.batch, self._pool

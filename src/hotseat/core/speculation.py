@@ -132,10 +132,10 @@ class Speculation:
         counts = self._choose(proposals, room, step) if proposals else []
         for (chunk, request, token_ids), count in zip(proposals, counts, strict=True):
             while count and request.num_computed_tokens + 1 + count > request.capacity and num_spare_blocks > 0:
-                if not (blocks := running.grow_ahead(request)):
+                if (growth := running.grow_ahead(request, num_spare_blocks)) is None:
                     break
-                num_spare_blocks -= 1
-                step.append_blocks(request, blocks, [])
+                num_spare_blocks -= sum(block.size for block in growth.blocks + growth.window_blocks)
+                step.append_blocks(request, growth.blocks, growth.window_blocks)
             count = min(count, request.capacity - request.num_computed_tokens - 1)
             if count > 0:
                 step.draft(chunk, token_ids[:count])
