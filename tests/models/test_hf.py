@@ -115,7 +115,7 @@ def test_yarn_reaches_as_far_as_it_scales(directory):
         ({"residual_multiplier": 0.5}, "residual_multiplier (0.5)"),
         ({"sliding_window": 128}, "sliding-window attention (a window of 128)"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "'awq'"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "'bitsandbytes'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
         ({"layer_types": ["sliding_attention"]}, "sliding-window attention"),
         ({"rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}}, "mrope_section"),

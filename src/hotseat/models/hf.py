@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from hotseat.errors import ModelError, ModelNotFoundError
-from hotseat.models.binding import Names, bind, later_layers, ordered
+from hotseat.models.binding import Names, StoredTensor, bind, later_layers, ordered
 from hotseat.models.description import describe
 from hotseat.models.family import Family
 from hotseat.models.file_bytes import LoadFormat
 from hotseat.models.gguf_choice import gguf_models
 from hotseat.models.hf_config import Config, HfFields, check_config, hf_family, text_config
+from hotseat.models.hf_quantized import quantized_matrices
 from hotseat.models.loaded import GenerationConfig, LoadedModel, TokenizerSource, token_ids
 from hotseat.models.safetensors import SafetensorsFile, read_safetensors
 from hotseat.models.weights import WeightTensor
@@ -52,7 +53,9 @@ def load_hf_directory(directory: Path, *, name: str | None = None, load_format: 
     try:
         check_config(config)
         files, prefix = _without_prefix(_weight_files(directory, load_format))
-        found = {tensor: file.tensors[prefix[tensor]] for tensor, file in files.items()}
+        quantized, parts = quantized_matrices(config, files, prefix)
+        plain = {tensor: file.tensors[prefix[tensor]] for tensor, file in files.items() if tensor not in parts}
+        found: dict[str, StoredTensor] = {**plain, **quantized}
         family, architecture = hf_family(config)
         names = Names(family, found, is_gguf=False)
         fields = HfFields(config, family, names)
@@ -72,12 +75,12 @@ def load_hf_directory(directory: Path, *, name: str | None = None, load_format: 
         rotary_dim = fields.rotary_dim(spec.head_dim)
     except ModelError as error:
         raise type(error)(f"{directory}: {error}") from None
+
+    def stored(tensor: str) -> WeightTensor:
+        return quantized[tensor].read() if tensor in quantized else files[tensor].weight(prefix[tensor])
+
     weights = {
-        slot: _plus_one_for(
-            slot,
-            ordered(slot, files[one.name].weight(prefix[one.name]), one, spec, family.hf_rope, rotary_dim),
-            family,
-        )
+        slot: _plus_one_for(slot, ordered(slot, stored(one.name), one, spec, family.hf_rope, rotary_dim), family)
         for slot, one in sources.items()
     }
     tokenizer = directory / "tokenizer.json"

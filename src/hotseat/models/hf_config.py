@@ -14,6 +14,7 @@ from hotseat.models.binding import Names
 from hotseat.models.description import describe
 from hotseat.models.families import FAMILIES, family_of
 from hotseat.models.family import Family
+from hotseat.models.hf_quantized import METHODS
 from hotseat.models.rope import pad_rope, rope_spec
 from hotseat.models.spec import RopeSpec
 
@@ -197,9 +198,11 @@ class HfFields:
         config = self._config
         if (quantization := config.get("quantization_config")) is not None:
             method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-            raise UnsupportedModelError(
-                f"weights quantised by {method!r} are not supported; supported in safetensors: F32, F16, BF16"
-            )
+            if not isinstance(quantization, dict) or method not in METHODS:
+                raise UnsupportedModelError(
+                    f"weights quantised by {method!r} are not supported; supported in safetensors: F32, F16, BF16, and "
+                    f"the methods {', '.join(METHODS)}"
+                )
         if config.get("use_bidirectional_attention"):
             raise UnsupportedModelError("attention that is not causal (use_bidirectional_attention) is not supported")
 
