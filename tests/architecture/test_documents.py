@@ -11,7 +11,17 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
 HOMES = (ROOT, ROOT / "src" / "hotseat", ROOT / "csrc", ROOT / "benchmarks")
 # Of mypy, pip, pytest and the scripts of benchmarks/; and the beginning of a pattern.
-FLAGS_OF_OTHERS = {"--help", "--strict", "--deps", "--only", "--concurrency", "--save", "--profile", "--max"}
+FLAGS_OF_OTHERS = {
+    "--help",
+    "--help-all",
+    "--strict",
+    "--deps",
+    "--only",
+    "--concurrency",
+    "--save",
+    "--profile",
+    "--max",
+}
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|cpp|h))(?:::\w+)?`")
 
 

@@ -170,7 +170,7 @@ def test_every_option_says_what_it_is(name: str) -> None:
 
 def test_the_help_says_what_kind_of_value_an_option_takes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["serve", "--help"])
+        cli.main(["serve", "--help-all"])
     text = " ".join(capsys.readouterr().out.split())
     for words in ("--max-num-seqs N", "--record FILE", "--shutdown-timeout-s SECONDS", "--max-request-bytes BYTES"):
         assert words in text

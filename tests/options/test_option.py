@@ -160,10 +160,10 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max-num-pods: 3", "unknown option max-num-pods in .*did you mean max_num_pots"),
+        ("max-num-pods: 3", "config.yaml, line 1: unknown option max-num-pods; did you mean max_num_pots"),
         ("max-num-pots: many", "max_num_pots must be an integer"),
-        ("- a\n- b", "must hold"),
-        ("a: [", "is not YAML"),
+        ("- a\n- b", "there must be `flag: value` lines"),
+        ("a: [", "config.yaml, line 1: this is not YAML"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:

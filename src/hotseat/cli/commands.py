@@ -40,6 +40,7 @@ class Command:
     positional: tuple[str, ...] = ()
     prefix: str = options.ENVIRONMENT_PREFIX
     log_level: str | None = None
+    first: tuple[str, ...] = ()  # options that its --help shows; without any, all
 
 
 # What commands do
@@ -177,7 +178,11 @@ class LogOptions:
 
     log_level: str | None = field(
         default=None,
-        metadata={"help": "what is logged", "choices": ["debug", "info", "warning", "error"]},
+        metadata={
+            "help": "what is logged",
+            "choices": ["debug", "info", "warning", "error"],
+            "aliases": {name.upper(): name for name in ("debug", "info", "warning", "error")},
+        },
     )
 
 
@@ -196,12 +201,12 @@ def _serve_options() -> dict[str, options.Option]:
 def _pull_options() -> dict[str, options.Option]:
     from hotseat import wiring
 
-    return options.collect(("model", wiring.ModelOptions)) | _LOG_OPTIONS
+    known = options.collect(("model", wiring.ModelOptions))
+    return {name: known[name] for name in ("model", "revision", "hf_token", "offline", "cache_dir")} | _LOG_OPTIONS
 
 
 def _inspect_options() -> dict[str, options.Option]:
-    known = _pull_options()
-    return {name: known[name] for name in ("model", "revision", "cache_dir", "hf_token", "log_level")}
+    return {name: option for name, option in _pull_options().items() if name != "offline"}
 
 
 def _generate_options() -> dict[str, options.Option]:
@@ -302,6 +307,9 @@ def _roofline_command(name: str, *, help: str) -> Command:  # noqa: A002  # as t
     return Command(help=help, known=known, run=run, positional=("model",), prefix=_BENCH)
 
 
+_FIRST_OF_MODEL = ("dtype", "threads", "max_model_len", "kv_cache_memory_bytes")
+_FIRST_OF_TEXT = ("system", "max_tokens", "temperature", "top_p", "seed", "stop", "dtype", "threads")
+
 COMMANDS: dict[str, Command] = {
     "serve": Command(
         help="serve a model over HTTP as OpenAI's clients expect it",
@@ -309,6 +317,7 @@ COMMANDS: dict[str, Command] = {
         run=_serve,
         positional=("model",),
         log_level="info",
+        first=("host", "port", "api_key", "max_num_seqs", "default_max_tokens", "scheduling_policy", *_FIRST_OF_MODEL),
     ),
     "pull": Command(
         help="fetch a model, so that later starts need no network",
@@ -331,6 +340,7 @@ COMMANDS: dict[str, Command] = {
         run=_generate,
         positional=("model", "prompt"),
         log_level="warning",
+        first=("chat", *_FIRST_OF_TEXT),
     ),
     "chat": Command(
         help="talk to a model in the terminal",
@@ -338,6 +348,7 @@ COMMANDS: dict[str, Command] = {
         run=_chat,
         positional=("model",),
         log_level="warning",
+        first=("url", "api_key", *_FIRST_OF_TEXT),
     ),
     "batch": Command(
         help="answer a file of requests, a JSON line each, as OpenAI's batches have them",

@@ -47,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HotseatError as error:
         sys.stderr.write(f"hotseat: error: {error}\n")
         return 2
+    except MemoryError as error:
+        sys.stderr.write(
+            f"hotseat: error: not enough memory ({error or 'an allocation failed'}): lower --kv-cache-memory-bytes, "
+            "--max-model-len or --max-num-seqs, or choose a smaller --dtype or model\n"
+        )
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone, for example `| head`
@@ -94,7 +100,14 @@ def _read(name: str, words: list[str]) -> dict[str, Any]:
     known = command.known()
     description = f"{command.help[0].upper()}{command.help[1:]}."
     values = command_line.read(
-        name, description, known, words, os.environ, positional=command.positional, prefix=command.prefix
+        name,
+        description,
+        known,
+        words,
+        os.environ,
+        positional=command.positional,
+        prefix=command.prefix,
+        first=[option for option in command.first if option in known],
     )
     if "cache_dir" in known and "cache_dir" not in values:
         values["cache_dir"] = _cache_dir()

@@ -26,14 +26,21 @@ def read(
     *,
     positional: Sequence[str] = (),
     prefix: str = ENVIRONMENT_PREFIX,
+    first: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what was chosen: the command line wins over the environment, the environment over the file.
 
+    ``first`` are the options that ``--help`` shows; ``--help-all`` shows all (without any, ``--help`` does too).
     ``positional`` are options that may be written without their flags, in this order; fewer words are the last ones.
 
     Raises:
         ConfigError: an option is unknown or its value is wrong.
     """
+    if {"-h", "--help"} & set(words) and first:
+        shown = {name: known[name] for name in (*positional, *first)}
+        parser = _parser(command, description, shown, positional)
+        parser.epilog = f"--help-all lists all {sum(not one.is_hidden for one in known.values())} options."
+        parser.parse_known_args(["--help"])
     parser = _parser(command, description, known, positional)
     given, unknown = parser.parse_known_intermixed_args([_with_dashes(word) for word in words])
     if len(free := getattr(given, "positional", [])) > len(positional):
@@ -64,6 +71,15 @@ def quote(words: Sequence[str]) -> str:
     return shlex.join(shown)
 
 
+class _Switch(argparse.Action):
+    """``--x`` is true and ``--no-x`` false."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, flag: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, not (flag or "").startswith("--no-"))
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
@@ -80,6 +96,7 @@ def _parser(
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    parser.add_argument("--help-all", action="help", help="show all options")
     parser.add_argument("--config", metavar="FILE", help="YAML file of options: `max-num-seqs: 32`")
     if positional:
         text = "; ".join(_help(known[name]) for name in positional)
@@ -95,7 +112,11 @@ def _parser(
 def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
     text = argparse.SUPPRESS if option.is_hidden else _help(option).replace("%", "%%")
     if option.is_boolean:
-        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
+        opposite = f"--no-{option.flag[2:]}"
+        flags = [opposite, option.flag] if option.default is True else [option.flag]
+        group.add_argument(*flags[::-1], dest=option.name, action=_Switch, nargs=0, help=text)
+        if opposite not in flags:
+            group.add_argument(opposite, dest=option.name, action=_Switch, nargs=0, help=argparse.SUPPRESS)
         return
     group.add_argument(
         *filter(None, (option.short, option.flag)),

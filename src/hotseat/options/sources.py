@@ -36,19 +36,43 @@ def from_file(options: Mapping[str, Option], path: str) -> dict[str, Any]:
     Raises:
         ConfigError: it cannot be read, is no flat mapping, or has an unknown key or a value of a wrong type.
     """
+    values: dict[str, Any] = {}
+    for line, key, value in _yaml_lines(path):
+        where = f"{path}, line {line}"
+        name, wanted = key.replace("-", "_"), value
+        if name not in options and name.startswith("no_") and isinstance(value, bool):
+            name, wanted = name.removeprefix("no_"), not value  # as the flag is written
+        if name not in options:
+            raise ConfigError(f"{where}: {unknown_option(key, options, '')}")
+        if name in values:
+            raise ConfigError(f"{where}: {key} is in the file twice")
+        try:
+            values[name] = options[name].check(wanted)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return values
+
+
+def _yaml_lines(path: str) -> Iterator[tuple[int, str, Any]]:
+    """Yield line, key and value of each entry of a flat mapping."""
     import yaml
 
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        root, content = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config {path!r} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"config {path!r} is not YAML: {error}") from None
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise ConfigError(f"{path}{line}: this is not YAML: {getattr(error, 'problem', None) or error}") from None
     if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"config {path!r} must hold `flag: value` lines")
-    return from_keywords(options, content, f"in {path}")
+        return
+    if not isinstance(content, dict) or not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{path}: there must be `flag: value` lines")
+    for key_node, _ in root.value:
+        key = yaml.SafeLoader("").construct_object(key_node)
+        yield key_node.start_mark.line + 1, str(key), content[key]
 
 
 def from_environment(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -20,6 +21,7 @@ from hotseat.server.app import create_app
 from hotseat.server.config import ServerConfig
 from hotseat.server.connections import ConnectionTable
 from hotseat.server.lag import LagMonitor
+from hotseat.server.port_holder import port_holder
 from hotseat.server.protocol import HttpProtocol
 from hotseat.server.services import ServerServices
 from hotseat.server.state import InFlightRequests, ServerContext, shutting_down
@@ -199,7 +201,8 @@ def listening_socket(config: ServerConfig) -> Iterator[socket.socket]:
         address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[4][:2], family=address[0], backlog=2048, reuse_port=False)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {_reason(error)}") from error
+        holder = port_holder(config.port) if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {_reason(error)}{holder}") from error
     with listener:
         # Connections inherit it. Asyncio would set it, but not on sockets that were made with protocol number 0.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

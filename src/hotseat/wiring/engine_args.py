@@ -92,7 +92,7 @@ class CapacityOptions:
     kv_cache_memory_bytes: int | str | None = field(
         default=None,
         metadata={
-            "help": "size of the KV cache: 1GiB, 512MB … (default: what all seats need, but a quarter of free memory)"
+            "help": "size of the KV cache: 1GiB … (default: what all seats need, at most a quarter of free memory)"
         },
     )
     num_kv_blocks: int | None = field(
@@ -145,20 +145,33 @@ class EngineArgs:
             return self
         return replace(self, values={**self.values, "dtype": choose()})
 
-    def room_configs(self, spec: DecoderSpec, memory_bytes: int) -> tuple[SchedulerConfig, RunnerConfig]:
-        """Return the configurations of scheduler and runner for a model, which agree with each other."""
+    def provisional_configs(self, max_model_len: int = 1 << 20) -> SchedulerConfig:
+        """Check the scheduler's and the runner's options while model and capacity are unknown.
+
+        Raises:
+            ConfigError: a value is wrong.
+        """
         seats = self.values.get("max_num_seqs", ENGINE_OPTIONS["max_num_seqs"].default)
         budget = self.values.get("max_num_batched_tokens", default_token_budget(seats))
-        # One block and the model's length stand in until the capacity is known; everything else is checked here.
-        provisional = options.build(
-            SchedulerConfig,
-            dict(self.values) | {"max_num_batched_tokens": budget},
-            max_model_len=spec.max_position_embeddings,
-            num_kv_blocks=1,
-        )
+        values = dict(self.values) | {"max_num_batched_tokens": budget}
+        config = options.build(SchedulerConfig, values, max_model_len=max_model_len, num_kv_blocks=1)
+        options.build(RunnerConfig, values, max_model_len=max_model_len, num_kv_blocks=1)
+        return config
+
+    def room_configs(self, spec: DecoderSpec, memory_bytes: int) -> tuple[SchedulerConfig, RunnerConfig]:
+        """Return the configurations of scheduler and runner for a model, which agree with each other."""
+        # One block stands in until the capacity is known; everything else is checked here.
+        provisional = self.provisional_configs(spec.max_position_embeddings)
         dtype, kv_dtype = self.values.get("dtype", "auto"), self.values.get("kv_cache_dtype", "auto")
         layout = kv_layout_of(spec, asked_length(self.capacity.max_model_len) or spec.max_position_embeddings)
         block_size, kv_dtype = provisional.block_size, resolve_kv_cache_dtype(dtype, kv_dtype)
+        weights = weight_bytes(spec, dtype)
+        if weights > memory_bytes and resolve_dtype(dtype) != "gguf":  # of which only a bound is known
+            raise ConfigError(
+                f"the weights take about {weights / 2**20:.0f} MiB as {resolve_dtype(dtype)}, but "
+                f"{memory_bytes / 2**20:.0f} MiB of memory are free: choose a smaller dtype "
+                "(int8, or gguf for a GGUF file) or model"
+            )
         plan = plan_capacity(
             model_max_len=spec.max_position_embeddings,
             max_model_len=self.capacity.max_model_len,
@@ -167,7 +180,7 @@ class EngineArgs:
             block_size=block_size,
             bytes_per_block=kv_bytes_per_block(spec, kv_dtype, block_size, layout),
             max_num_seqs=provisional.max_num_seqs,
-            memory_bytes=max(0, memory_bytes - weight_bytes(spec, dtype)),
+            memory_bytes=max(0, memory_bytes - weights),
             layout=layout,
             max_chunk=provisional.max_chunk_tokens,
         )

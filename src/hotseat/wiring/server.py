@@ -18,6 +18,7 @@ from hotseat.server import ModelInfo, ServerConfig, ServerServices, run_app
 from hotseat.telemetry import EngineMetrics, Exposition, LineFile, RecordWriter, RequestLog, RequestWriter, StatsLog
 from hotseat.wiring.components import EngineComponents, make_components
 from hotseat.wiring.engine_args import EngineArgs
+from hotseat.wiring.precheck import precheck
 
 __all__ = ["ObserverOptions", "make_services", "run_server"]
 
@@ -66,6 +67,7 @@ def run_server(args: EngineArgs, config: ServerConfig, observers: ObserverOption
         ConfigError: an option does not fit the model or the machine, or the port is taken.
         ModelError: the model cannot be loaded.
     """
+    precheck(args)
     with contextlib.ExitStack() as stack:
         files = {
             name: stack.enter_context(_open_record(name, path))

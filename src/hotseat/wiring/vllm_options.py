@@ -69,7 +69,6 @@ class VllmOptions:
     tokenizer_revision: str | None = _only("revision names model and tokenizer")
     skip_tokenizer_init: bool | None = _only("SamplingParams(detokenize=False) leaves texts out", False)
     quantization: str | None = _only("dtype says it: int8, bf16, fp32, or gguf for the bits of a GGUF file", "gguf")
-    load_format: str | None = _only("the file's own format is recognised", "auto", "safetensors", "gguf", "hf")
     config_format: str | None = _only("the file's own format is recognised", "auto", "hf")
     hf_overrides: dict[str, Any] | None = _only("a model is run as its files describe it; edit its config.json")
     rope_scaling: dict[str, Any] | None = _only("a model is run as its files describe it; edit its config.json")
