@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from hotseat import cli
 from hotseat.cli import terminal
 from hotseat.cli.terminal import Conversation
 from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
+from server.processes import Process
+from tiny_models import write_tiny_hf_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -110,6 +113,7 @@ def test_a_conversation_that_grew_too_long_says_so_and_forgets_the_last_line(
 
 CHILD = """
 import fcntl, select, sys, termios
+from hotseat import cli
 from hotseat.cli import terminal
 from hotseat.core.request import SamplingParams
 
@@ -228,3 +232,47 @@ def test_ctrl_c_at_the_prompt_leaves_when_it_comes_twice(keyboard: Keyboard) -> 
     keyboard.interrupt("Ctrl-C again, leaves")
     keyboard.wait_for("> ")
     keyboard.interrupt("left after 2")
+
+
+def test_lines_that_go_on_are_one_message() -> None:
+    llm = FakeLlm()
+    converse(llm, "one \\", "two", '"""first', "second", 'third"""', '"""short"""')
+    assert [asked[-1]["content"] for asked in llm.asked] == ["one \ntwo", "first\nsecond\nthird", "short"]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 7, 100])
+def test_lines_are_broken_between_words_however_the_pieces_are_cut(cut: int) -> None:
+    text = "The quick brown fox jumps over the lazy dog.\nAnd a-word-that-is-longer-than-the-line-itself follows it."
+    wrap = terminal.WordWrap(20)
+    shown = "".join(wrap.feed(text[at : at + cut]) for at in range(0, len(text), cut)) + wrap.flush()
+    assert shown.split() == text.split()
+    lines = shown.split("\n")
+    assert all(len(line.rstrip()) <= 20 or " " not in line.strip() for line in lines)
+    assert lines[0].strip() == "The quick brown fox"
+
+
+def test_a_chat_with_a_server_streams_remembers_and_says_what_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_tiny_hf_model(tmp_path / "tiny")
+    server = Process("hotseat", "serve", str(model), "--port", "0", "--runner", "reference", "--api-key", "k")
+    try:
+        lines = iter(["hello", "x " * 5000])
+
+        def type_line(prompt: str = "") -> str:
+            try:
+                return next(lines)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr("builtins.input", type_line)
+        monkeypatch.setattr("hotseat.cli.terminal.chat.__defaults__", (type_line,))
+        words = ["chat", "--url", server.url, "--max-tokens", "5", "--temperature", "0"]
+        assert cli.main(words) == 2
+        assert "key" in capsys.readouterr().err
+        assert cli.main([*words, "--api-key", "k"]) == 0
+        assert "/clear begins a new conversation" in capsys.readouterr().out
+    finally:
+        server.kill()
+    assert cli.main(words) == 2
+    assert "no answer from" in capsys.readouterr().err

@@ -6,11 +6,13 @@ Every room is imported by the command that needs it, so that ``hotseat --help`` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hotseat import options
+from hotseat.cli.command import LOG_OPTIONS, Command, Invocation
+from hotseat.cli.model_commands import MODEL_COMMANDS
 from hotseat.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,28 +21,6 @@ if TYPE_CHECKING:
     from hotseat.llm import LLM
 
 __all__ = ["COMMANDS", "Command", "Invocation"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invocation:
-    """One call of a command."""
-
-    values: dict[str, Any]  # the options that were chosen
-    line: str  # the command line, for reports to quote
-    started_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One command: its help, its options and its function. ``log_level`` is the default of a command that logs."""
-
-    help: str
-    known: Callable[[], dict[str, options.Option]]
-    run: Callable[[Invocation], int]
-    positional: tuple[str, ...] = ()
-    prefix: str = options.ENVIRONMENT_PREFIX
-    log_level: str | None = None
-    first: tuple[str, ...] = ()  # options that its --help shows; without any, all
 
 
 # What commands do
@@ -58,28 +38,6 @@ def _serve(invocation: Invocation) -> int:
         options.build(ObserverOptions, values),
         started_at=invocation.started_at,
     )
-
-
-def _pull(invocation: Invocation) -> int:
-    from hotseat import wiring
-
-    path = wiring.fetch(options.build(wiring.ModelOptions, invocation.values), show_progress=True)
-    sys.stdout.write(f"{path}\n")
-    return 0
-
-
-def _models(invocation: Invocation) -> int:
-    from hotseat import wiring
-
-    sys.stdout.write(wiring.list_models())
-    return 0
-
-
-def _inspect(invocation: Invocation) -> int:
-    from hotseat import wiring
-
-    sys.stdout.write(wiring.inspect(options.build(wiring.ModelOptions, invocation.values)))
-    return 0
 
 
 def _generate(invocation: Invocation) -> int:
@@ -100,9 +58,21 @@ def _chat(invocation: Invocation) -> int:
     from hotseat.cli import terminal
 
     chosen = options.build(terminal.ChatOptions, invocation.values)
+    sampling = options.build(terminal.SamplingOptions, invocation.values)
+    has_colour = not invocation.is_plain
+    if chosen.url is not None:
+        from hotseat.cli.remote import RemoteChat
+
+        fields = {name: value for name, value in asdict(sampling).items() if value not in (None, ())}
+        server = RemoteChat(chosen.url, chosen.api_key, fields)
+        talk = terminal.Conversation(server, None, chosen.system, lambda text: server.num_tokens)
+        terminal.chat(talk, name=f"{server.name} at {chosen.url}", has_colour=has_colour)
+        return 0
     with _open_llm(invocation.values) as llm:
-        params = terminal.sampling_params(llm, options.build(terminal.SamplingOptions, invocation.values))
-        terminal.chat(terminal.Conversation(llm, params, chosen.system))
+        count = llm.get_tokenizer().encode
+        params = terminal.sampling_params(llm, sampling)
+        talk = terminal.Conversation(llm, params, chosen.system, lambda text: len(count(text, False)))
+        terminal.chat(talk, name=llm.model_name, has_colour=has_colour)
     return 0
 
 
@@ -172,41 +142,13 @@ def _bench_scheduler(invocation: Invocation) -> int:
 # What they can be told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
-    """The level of the log."""
-
-    log_level: str | None = field(
-        default=None,
-        metadata={
-            "help": "what is logged",
-            "choices": ["debug", "info", "warning", "error"],
-            "aliases": {name.upper(): name for name in ("debug", "info", "warning", "error")},
-        },
-    )
-
-
-_LOG_OPTIONS = options.collect(("logging", LogOptions))
-
-
 def _serve_options() -> dict[str, options.Option]:
     from hotseat import wiring
     from hotseat.server.config import ServerConfig
     from hotseat.wiring.server import ObserverOptions
 
     own = options.collect(("server", ServerConfig), ("observers", ObserverOptions))
-    return wiring.ENGINE_OPTIONS | own | _LOG_OPTIONS
-
-
-def _pull_options() -> dict[str, options.Option]:
-    from hotseat import wiring
-
-    known = options.collect(("model", wiring.ModelOptions))
-    return {name: known[name] for name in ("model", "revision", "hf_token", "offline", "cache_dir")} | _LOG_OPTIONS
-
-
-def _inspect_options() -> dict[str, options.Option]:
-    return {name: option for name, option in _pull_options().items() if name != "offline"}
+    return wiring.ENGINE_OPTIONS | own | LOG_OPTIONS
 
 
 def _generate_options() -> dict[str, options.Option]:
@@ -225,7 +167,7 @@ def _offline_options(own: type) -> dict[str, options.Option]:
     from hotseat import wiring
     from hotseat.cli.terminal import SamplingOptions
 
-    return wiring.ENGINE_OPTIONS | options.collect(("sampling", SamplingOptions), ("text", own)) | _LOG_OPTIONS
+    return wiring.ENGINE_OPTIONS | options.collect(("sampling", SamplingOptions), ("text", own)) | LOG_OPTIONS
 
 
 def _explain_options() -> dict[str, options.Option]:
@@ -319,21 +261,7 @@ COMMANDS: dict[str, Command] = {
         log_level="info",
         first=("host", "port", "api_key", "max_num_seqs", "default_max_tokens", "scheduling_policy", *_FIRST_OF_MODEL),
     ),
-    "pull": Command(
-        help="fetch a model, so that later starts need no network",
-        known=_pull_options,
-        run=_pull,
-        positional=("model",),
-        log_level="info",
-    ),
-    "models": Command(help="list the architectures and tensor types that are supported", known=dict, run=_models),
-    "inspect": Command(
-        help="say what a model is, what memory it takes and what would be refused, without loading it",
-        known=_inspect_options,
-        run=_inspect,
-        positional=("model",),
-        log_level="warning",
-    ),
+    **MODEL_COMMANDS,
     "generate": Command(
         help="complete a text (- reads it from standard input)",
         known=_generate_options,

@@ -73,7 +73,8 @@ def _dispatch(words: list[str], started_at: float) -> int:
         name = " ".join(words[:length])
         if name in COMMANDS:
             line = command_line.quote(["hotseat", *words])
-            return COMMANDS[name].run(Invocation(values=_read(name, words[length:]), line=line, started_at=started_at))
+            values, is_plain = _read(name, words[length:]), bool(os.environ.get("NO_COLOR"))
+            return COMMANDS[name].run(Invocation(values=values, line=line, started_at=started_at, is_plain=is_plain))
     return _no_such_command(words)
 
 

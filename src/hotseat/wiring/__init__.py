@@ -7,7 +7,7 @@ from hotseat.models import default_cache_dir
 from hotseat.wiring.components import EngineComponents, fetch, make_components, make_policy
 from hotseat.wiring.engine_args import ENGINE_OPTIONS, CapacityOptions, EngineArgs, ModelOptions
 from hotseat.wiring.inspect import inspect
-from hotseat.wiring.supported import list_models
+from hotseat.wiring.supported import list_models, remove_model
 
 __all__ = [
     "ENGINE_OPTIONS",
@@ -21,4 +21,5 @@ __all__ = [
     "list_models",
     "make_components",
     "make_policy",
+    "remove_model",
 ]

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from hotseat.models import DEFAULT_MODEL, FAMILIES, SUPPORTED_KINDS, SUPPORTED_ROPE_TYPES
+from pathlib import Path
 
-__all__ = ["list_models"]
+from hotseat.models import (
+    DEFAULT_MODEL,
+    FAMILIES,
+    SUPPORTED_KINDS,
+    SUPPORTED_ROPE_TYPES,
+    cached_models,
+    remove_cached,
+)
+
+__all__ = ["list_models", "remove_model"]
 
 
-def list_models() -> str:
-    """Return the list as text."""
+def list_models(cache_dir: Path) -> str:
+    """Return the list as text, the models that are on this machine first."""
+    cached = [f"  {one.name}  ({_size(one.num_bytes)})  {one.path}" for one in cached_models(cache_dir)]
     rows = [
         (name, model_type, family.gguf or "-") for family in FAMILIES for name, model_type in sorted(family.hf.items())
     ]
@@ -18,6 +28,9 @@ def list_models() -> str:
     size = f"{DEFAULT_MODEL.num_bytes / 1e6:.0f} MB"
     return "\n".join(
         [
+            "on this machine (`hotseat rm MODEL` deletes one):",
+            *(cached or ["  none"]),
+            "",
             f"default model: {DEFAULT_MODEL.name} ({DEFAULT_MODEL.licence}, {size})",
             "",
             "architectures:",
@@ -31,3 +44,17 @@ def list_models() -> str:
             "",
         ]
     )
+
+
+def remove_model(name: str, cache_dir: Path) -> str:
+    """Delete a model from its cache and return a line about it.
+
+    Raises:
+        ModelNotFoundError: it is not there.
+    """
+    removed = remove_cached(name, cache_dir)
+    return f"deleted {removed.name} ({_size(removed.num_bytes)})\n"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
