@@ -186,7 +186,7 @@ def _batch_options() -> dict[str, options.Option]:
     from hotseat import wiring
     from hotseat.wiring.batch import BatchOptions
 
-    return wiring.ENGINE_OPTIONS | options.collect(("batch", BatchOptions)) | _LOG_OPTIONS
+    return wiring.ENGINE_OPTIONS | options.collect(("batch", BatchOptions)) | LOG_OPTIONS
 
 
 def _simulate_options() -> dict[str, options.Option]:

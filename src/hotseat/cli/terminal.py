@@ -35,6 +35,7 @@ Ctrl-C stops an answer, Ctrl-D leaves.
 """
 BLOCK = '"""'
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+ERASE = "\x1b[K"  # to the end of the line
 MIN_WIDTH = 20
 LEAVING = ("/exit", "/quit", "/bye")
 COMMAND = re.compile(r"/[a-zA-Z?]*(\s|$)")  # a path, /etc/hosts, is none
@@ -127,36 +128,35 @@ class Conversation:
 
 
 class WordWrap:
-    """Breaks lines between words where the terminal would break them within one."""
+    """Breaks lines between words where the terminal would break them within one.
+
+    Words are written as they come; one that turns out not to fit is taken back and begins the next line.
+    """
 
     def __init__(self, width: int) -> None:
         self._width = max(MIN_WIDTH, width)
         self._column = 0
-        self._word = ""
+        self._word = ""  # written so far
 
     def feed(self, text: str) -> str:
-        """Return what can be written; the last word waits for its end."""
+        """Return what to write."""
         out = []
-        for part in re.split(r"(\s)", self._word + text):
-            if not part.isspace():
-                self._word = part
+        for character in text:
+            if character.isspace():
+                self._word = ""
+                if character == "\n" or self._column < self._width:
+                    out.append(character)
+                    self._column = 0 if character == "\n" else self._column + 1
                 continue
-            out.append(self._placed(self._word))
-            self._word = ""
-            if part == "\n" or self._column < self._width:
-                out.append(part)
-                self._column = 0 if part == "\n" else self._column + 1
+            if self._column >= self._width:
+                fits = len(self._word) < self._width
+                word = self._word if fits else ""  # a longer one is broken by the terminal
+                out.append("\b" * len(word) + ERASE * bool(word) + "\n" * fits + word)
+                self._word, self._column = word, len(word)
+            out.append(character)
+            self._word += character
+            self._column += 1
         return "".join(out)
-
-    def flush(self) -> str:
-        """Return the word that waits."""
-        word, self._word = self._word, ""
-        return self._placed(word)
-
-    def _placed(self, word: str) -> str:
-        breaks = word and self._column > 0 and self._column + len(word) > self._width
-        self._column = (0 if breaks else self._column) + len(word)
-        return f"\n{word}" if breaks else word
 
 
 def show(pieces: Iterable[str], wrap: WordWrap | None = None) -> bool:
@@ -169,7 +169,7 @@ def show(pieces: Iterable[str], wrap: WordWrap | None = None) -> bool:
     except KeyboardInterrupt:
         return False
     finally:
-        write("\n" if wrap is None else f"{wrap.flush()}\n")
+        write("\n")
         flush()
     return True
 
