@@ -5,6 +5,7 @@
 #   make check           lint, types, import contracts, C++ format, size table, the extension's type stub
 #   make check-native    the C++ tests under sanitizers (needs doctest: doctest-dev of Debian)
 #   make check-packages  build sdist and wheel, try them in bare environments
+#   make docs            docs/ as a site in build/site
 #   make coverage        branches of core that its tests reach
 #   make format          what ruff and clang-format can repair
 #   make native          rebuild the extension after a change in csrc/
@@ -31,11 +32,11 @@ BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
 .PHONY: help setup serve pull test coverage check check-native check-packages format native stubs hooks clean fuzz-files chaos
-.PHONY: check-lint check-types check-imports check-native-format check-sizes check-stubs
+.PHONY: docs check-lint check-types check-imports check-native-format check-sizes check-stubs
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,16s/^# \{0,1\}//p' Makefile
+	@sed -n '3,17s/^# \{0,1\}//p' Makefile
 
 setup: $(DEV_STAMP)
 
@@ -53,7 +54,11 @@ coverage: $(DEV_STAMP)
 	$(BIN)/python -m coverage run -m pytest tests/core
 	$(BIN)/python -m coverage report
 
-check: check-lint check-types check-imports check-native-format check-sizes check-stubs
+check: docs check-lint check-types check-imports check-native-format check-sizes check-stubs
+
+# The pages of docs/ as a site in build/site; a link or a name that leads nowhere is an error.
+docs: $(DEV_STAMP)
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 check-lint: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -128,7 +133,7 @@ $(BASE_STAMP): $(TOOLS_STAMP) pyproject.toml $(wildcard CMakeLists.txt) $(CSRC)
 
 $(DEV_STAMP): $(BASE_STAMP)
 	@echo "Installing what the tests and checks need, PyTorch among it ..."
-	$(PIP) --no-build-isolation --editable ".[test,lint,oracle,report]"
+	$(PIP) --no-build-isolation --editable ".[test,lint,oracle,report,docs]"
 	@touch $@
 
 clean:

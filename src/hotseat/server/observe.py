@@ -183,10 +183,19 @@ def _abort(context: ServerContext, caller: Caller, request_id: str) -> bool:
 
 
 def _record(record: StepRecord) -> dict[str, Any]:
-    """Return a record line, and with each chunk how many tokens are known of its request."""
-    shaped = record_as_dict(record)
-    for entry, chunk in zip(shaped["scheduled"], record.scheduled(), strict=True):
-        entry["total"] = chunk.total
+    """Return a record line, and with each chunk how many tokens are known of its request.
+
+    The page asks for every step, so chunks are shaped here in one go instead of changed afterwards.
+    """
+    shaped = record_as_dict(record._replace(chunks=[], num_decodes=0, prefill_totals=[]))
+    decodes, prefills = record.chunks[: record.num_decodes], record.chunks[record.num_decodes :]
+    shaped["scheduled"] = [
+        {"id": own_id, "seat": seat, "start": start, "end": end, "phase": "decode", "total": end}
+        for seat, own_id, start, end, _, _ in decodes
+    ] + [
+        {"id": own_id, "seat": seat, "start": start, "end": end, "phase": "prefill", "total": total}
+        for (seat, own_id, start, end, _, _), total in zip(prefills, record.prefill_totals, strict=True)
+    ]
     return shaped
 
 
