@@ -4,7 +4,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <stdexcept>
 
 #include "bench/probes.h"
@@ -47,8 +46,9 @@ void bind_bench(nb::module_& module) {
             [](LinearProbe* self, const std::string& isa, const std::string& dtype, int in_features,
                const std::vector<std::string>& kinds, const std::vector<Bytes>& data, const std::string& epilogue,
                int num_copies, int max_rows, int threads) {
+                if (kinds.size() != data.size()) throw std::invalid_argument("each matrix has a kind");
                 std::vector<StoredMatrix> sources;
-                for (size_t i = 0; i < std::min(kinds.size(), data.size()); ++i)
+                for (size_t i = 0; i < kinds.size(); ++i)
                     sources.push_back(
                         {kind_named(kinds[i]), data[i].data(), data[i].shape(1), static_cast<int>(data[i].shape(0))});
                 const nb::gil_scoped_release release;

@@ -29,6 +29,9 @@ std::vector<Rope> ropes_in(const nb::dict& d) {
     for (nb::handle item : nb::cast<nb::list>(d["ropes"])) {
         const nb::tuple pair = nb::cast<nb::tuple>(item);
         ropes.push_back({nb::cast<std::vector<float>>(pair[0]), nb::cast<float>(pair[1])});
+        const int64_t half = nb::cast<int>(d["head_dim"]) / 2;
+        check_range("the number of a rope's frequencies", static_cast<int64_t>(ropes.back().inverse_frequencies.size()),
+                    half, half);
     }
     return ropes;
 }
@@ -46,6 +49,15 @@ ExpertsShape experts_in(const nb::dict& shape) {
         .groups_per_token = nb::cast<int>(d["groups_per_token"]),
         .shared_intermediate_size = nb::cast<int>(d["shared_intermediate_size"]),
     };
+}
+// One index a layer, each of [low, high].
+std::vector<int> indices_in(const nb::dict& d, const char* name, int64_t low, int64_t high) {
+    auto indices = nb::cast<std::vector<int>>(d[name]);
+    const auto num_layers = nb::cast<int64_t>(d["num_layers"]);
+    check_range((std::string("the number of ") + name).c_str(), static_cast<int64_t>(indices.size()), num_layers,
+                num_layers);
+    for (int index : indices) check_range(name, index, low, high);
+    return indices;
 }
 std::vector<int> tables_in(const nb::dict& d) {
     auto tables = nb::cast<std::vector<int>>(d["layer_tables"]);
@@ -81,9 +93,10 @@ DecoderShape shape_in(const nb::dict& d) {
         .embedding_scale = nb::cast<float>(d["embedding_scale"]),
         .residual_scale = nb::cast<float>(d["residual_scale"]),
         .ropes = ropes_in(d),
-        .layer_ropes = nb::cast<std::vector<int>>(d["layer_ropes"]),
+        .layer_ropes =
+            indices_in(d, "layer_ropes", -1, static_cast<int64_t>(nb::cast<nb::list>(d["ropes"]).size()) - 1),
         .experts = experts_in(d),
-        .layer_windows = nb::cast<std::vector<int>>(d["layer_windows"]),
+        .layer_windows = indices_in(d, "layer_windows", 0, INT32_MAX),
         .layer_tables = tables_in(d),
     };
 }

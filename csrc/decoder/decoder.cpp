@@ -94,14 +94,37 @@ void Decoder::reserve_buffers() {
         mlp_delta_ = Memory(tokens * shape_.hidden_size * sizeof(float));
 }
 
+namespace {
+
+void check_length(const std::string& name, const std::vector<float>& values, const std::vector<size_t>& allowed) {
+    if (std::find(allowed.begin(), allowed.end(), values.size()) != allowed.end()) return;
+    throw std::invalid_argument(name + " has " + std::to_string(values.size()) + " values, must have " +
+                                std::to_string(allowed.front()));
+}
+
+}  // namespace
+
+void Decoder::set_embedding(const StoredMatrix& matrix) {
+    check_stored("the embedding", matrix, shape_.hidden_size, shape_.vocab_size);
+    embedding_ = matrix;
+}
+
 void Decoder::set_output(const StoredMatrix& matrix) {
+    check_stored("output", matrix, shape_.hidden_size, shape_.vocab_size);
     output_ = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, {matrix}, false);
 }
 
-void Decoder::set_position_embedding(std::vector<float> values) { position_embedding_ = std::move(values); }
+void Decoder::set_position_embedding(std::vector<float> values) {
+    const size_t width = shape_.hidden_size;
+    if (values.size() % width != 0 || values.size() < limits_.max_model_len * width)
+        check_length("position_embedding", values, {limits_.max_model_len * width});
+    position_embedding_ = std::move(values);
+}
 
 void Decoder::set_vector(int layer, const std::string& slot, std::vector<float> values) {
     if (layer < 0) {
+        check_length(slot, values,
+                     {static_cast<size_t>(slot == "output_bias" ? shape_.vocab_size : shape_.hidden_size)});
         if (slot == "output_norm")
             output_norm_.weight = std::move(values);
         else if (slot == "output_norm_bias")
@@ -113,6 +136,20 @@ void Decoder::set_vector(int layer, const std::string& slot, std::vector<float> 
         return;
     }
     Layer& l = layers_.at(layer);
+    const size_t hidden = shape_.hidden_size, q = q_size_, kv = kv_size_, head = shape_.head_dim;
+    const size_t inner = shape_.intermediate_size, experts = shape_.experts.count;
+    const std::map<std::string, std::vector<size_t>> other_lengths = {
+        {"q_norm", {head, q}},
+        {"k_norm", {head, kv}},
+        {"q_bias", {q}},
+        {"k_bias", {kv}},
+        {"v_bias", {kv}},
+        {"gate_bias", {inner}},
+        {"up_bias", {inner}},
+        {"router_bias", {experts}},
+        {"selection_bias", {experts}},
+        {"sinks", {static_cast<size_t>(shape_.num_heads)}},
+    };
     const std::map<std::string, std::vector<float>*> vectors = {
         {"attention_norm", &l.attention_norm.weight},
         {"attention_norm_bias", &l.attention_norm.bias},
@@ -135,19 +172,27 @@ void Decoder::set_vector(int layer, const std::string& slot, std::vector<float> 
     };
     const auto found = vectors.find(slot);
     if (found == vectors.end()) throw std::invalid_argument("there is no vector " + slot);
+    const auto other = other_lengths.find(slot);
+    check_length(slot, values, other == other_lengths.end() ? std::vector<size_t>{hidden} : other->second);
     *found->second = std::move(values);
     is_fused_mlp_ = is_fused_mlp_ && l.gate_bias.empty() && l.up_bias.empty();
 }
 
 void Decoder::set_qkv(int layer, const StoredMatrix& q, const StoredMatrix& k, const StoredMatrix& v) {
+    check_stored("q", q, shape_.hidden_size, q_size_);
+    check_stored("k", k, shape_.hidden_size, kv_size_);
+    check_stored("v", v, shape_.hidden_size, kv_size_);
     layers_.at(layer).qkv = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, {q, k, v}, false);
 }
 
 void Decoder::set_attention_output(int layer, const StoredMatrix& matrix) {
+    check_stored("attention_output", matrix, q_size_, shape_.hidden_size);
     layers_.at(layer).attention_output = Linear(kernels_, pool_, weights_, mode_, q_size_, {matrix}, false);
 }
 
 void Decoder::set_gate_up(int layer, const StoredMatrix& gate, const StoredMatrix& up) {
+    for (const StoredMatrix& one : gated(gate, up))
+        check_stored("gate or up", one, shape_.hidden_size, shape_.intermediate_size);
     layers_.at(layer).gate_up =
         Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, gated(gate, up), is_fused_mlp_);
 }
@@ -157,10 +202,14 @@ std::vector<StoredMatrix> Decoder::gated(const StoredMatrix& gate, const StoredM
 }
 
 void Decoder::set_down(int layer, const StoredMatrix& matrix) {
+    check_stored("down", matrix, shape_.intermediate_size, shape_.hidden_size);
     layers_.at(layer).down = Linear(kernels_, pool_, weights_, mode_, shape_.intermediate_size, {matrix}, false);
 }
 
 void Decoder::set_router(int layer, const StoredMatrix& matrix) {
+    check_stored("router", matrix, shape_.hidden_size);
+    if (matrix.rows != shape_.experts.count)
+        check_stored("router", matrix, shape_.hidden_size, shape_.experts.count + 1);
     layers_.at(layer).experts.router =
         Linear(kernels_, pool_, weights_, WeightMode::fp32, shape_.hidden_size, {matrix}, false);
 }
@@ -170,6 +219,9 @@ void Decoder::set_expert(int layer, int expert, const StoredMatrix& gate, const 
     std::vector<Expert>& experts = layers_.at(layer).experts.experts;
     experts.resize(shape_.experts.count);
     Expert& own = experts.at(expert);
+    for (const StoredMatrix& one : gated(gate, up))
+        check_stored("gate or up of an expert", one, shape_.hidden_size, shape_.experts.intermediate_size);
+    check_stored("down of an expert", down, shape_.experts.intermediate_size, shape_.hidden_size);
     own.gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, gated(gate, up), is_fused_mlp_);
     own.down = Linear(kernels_, pool_, weights_, mode_, shape_.experts.intermediate_size, {down}, false);
 }
@@ -180,12 +232,18 @@ void Decoder::set_expert_bias(int layer, int expert, const std::string& slot, st
     Expert& own = experts.at(expert);
     if (slot != "gate_bias" && slot != "up_bias" && slot != "down_bias")
         throw std::invalid_argument("an expert has no vector " + slot);
+    const int width = slot == "down_bias" ? shape_.hidden_size : shape_.experts.intermediate_size;
+    check_length(slot + " of an expert", values, {static_cast<size_t>(width)});
     (slot == "gate_bias" ? own.gate_bias : slot == "up_bias" ? own.up_bias : own.down_bias) = std::move(values);
     if (slot != "down_bias") is_fused_mlp_ = false;
 }
 
 void Decoder::set_shared_expert(int layer, const StoredMatrix& gate, const StoredMatrix& up, const StoredMatrix& down) {
     Experts& own = layers_.at(layer).experts;
+    for (const StoredMatrix& one : gated(gate, up))
+        check_stored("gate or up of the shared expert", one, shape_.hidden_size,
+                     shape_.experts.shared_intermediate_size);
+    check_stored("down of the shared expert", down, shape_.experts.shared_intermediate_size, shape_.hidden_size);
     own.shared_gate_up = Linear(kernels_, pool_, weights_, mode_, shape_.hidden_size, gated(gate, up), is_fused_mlp_);
     own.shared_down = Linear(kernels_, pool_, weights_, mode_, shape_.experts.shared_intermediate_size, {down}, false);
 }

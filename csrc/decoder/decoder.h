@@ -107,7 +107,8 @@ public:
     Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, const KernelTable& kernels, int num_threads);
 
     // Loading. Matrices are packed when set; the embedding is read where it lies.
-    void set_embedding(const StoredMatrix& matrix) { embedding_ = matrix; }
+    // A wrong size of any of them is a std::invalid_argument.
+    void set_embedding(const StoredMatrix& matrix);
     void set_position_embedding(std::vector<float> values);
     void set_output(const StoredMatrix& matrix);
     // A norm's weight or a bias by its slot in hotseat/models/spec.py; layer -1 is the model.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 namespace hotseat {
 
@@ -17,10 +19,61 @@ int hadamard_width(int n) {
     return width;
 }
 
+int64_t stored_row_bytes(Kind kind, int n) {
+    const auto blocks = [n](int values, int64_t bytes) { return n % values == 0 ? n / values * bytes : -1; };
+    switch (kind) {
+        case Kind::F32:
+            return blocks(1, 4);
+        case Kind::F16:
+        case Kind::BF16:
+            return blocks(1, 2);
+        case Kind::Q8_0:
+            return blocks(32, 34);
+        case Kind::Q4_0:
+        case Kind::IQ4_NL:
+            return blocks(32, 18);
+        case Kind::Q4_1:
+            return blocks(32, 20);
+        case Kind::Q5_0:
+            return blocks(32, 22);
+        case Kind::Q5_1:
+            return blocks(32, 24);
+        case Kind::MXFP4:
+            return blocks(32, 17);
+        case Kind::Q2_K:
+            return blocks(256, 84);
+        case Kind::Q3_K:
+            return blocks(256, 110);
+        case Kind::Q4_K:
+            return blocks(256, 144);
+        case Kind::Q5_K:
+            return blocks(256, 176);
+        case Kind::Q6_K:
+            return blocks(256, 210);
+        case Kind::IQ4_XS:
+            return blocks(256, 136);
+    }
+    return -1;
+}
+
+void check_stored(const char* name, const StoredMatrix& matrix, int n, int rows) {
+    const int64_t row_bytes = stored_row_bytes(matrix.kind, n);
+    if (static_cast<int64_t>(matrix.row_bytes) != row_bytes)
+        throw std::invalid_argument(std::string(name) + " has rows of " + std::to_string(matrix.row_bytes) +
+                                    " bytes, but " + std::to_string(n) + " values of its type have " +
+                                    std::to_string(row_bytes));
+    if (rows >= 0 && matrix.rows != rows)
+        throw std::invalid_argument(std::string(name) + " has " + std::to_string(matrix.rows) + " rows, must have " +
+                                    std::to_string(rows));
+}
+
 Linear::Linear(const KernelTable& kernels, ThreadPool& pool, Arena& arena, WeightMode mode, int in_features,
                const std::vector<StoredMatrix>& sources, bool interleave)
     : mode_(mode), in_features_(in_features), interleave_(interleave) {
-    for (const StoredMatrix& source : sources) num_outputs_ += source.rows;
+    for (const StoredMatrix& source : sources) {
+        check_stored("a matrix", source, in_features);
+        num_outputs_ += source.rows;
+    }
     num_panels_ = interleave ? ceil_div(sources[0].rows, kPanel / 2) : ceil_div(num_outputs_, kPanel);
     if (mode == WeightMode::grouped) {
         pack_grouped(kernels, pool, arena, sources);

@@ -5,6 +5,7 @@
 // 4 bytes hold 4 int8, 2 bf16 or 1 fp32. In a micro-panel of gate and up, columns 0..31 are gate 32p .., columns 32..63
 // are up 32p ...
 #pragma once
+#include <cstdint>
 #include <vector>
 
 #include "decoder/memory.h"
@@ -20,6 +21,12 @@ struct StoredMatrix {
     size_t row_bytes;
     int rows;
 };
+
+// Bytes of a stored row of `n` values; -1 where they are no whole blocks.
+int64_t stored_row_bytes(Kind kind, int n);
+
+// Throw std::invalid_argument unless the rows of `matrix` have `n` values each and, where it is known, are `rows`.
+void check_stored(const char* name, const StoredMatrix& matrix, int n, int rows = -1);
 
 // Values of K that share four bytes of an activation row; not for grouped.
 inline int values_per_step(WeightMode mode) { return mode == WeightMode::int8 ? 4 : mode == WeightMode::bf16 ? 2 : 1; }

@@ -11,6 +11,7 @@ pytest.importorskip("hotseat.runner._native", reason="the extension is not built
 
 from hotseat.core.batch import Chunk
 from hotseat.core.request import RequestId
+from hotseat.runner import _native, native
 from hotseat.runner.native import NativeRunner
 from hotseat.runner.seats import SEAT_SAMPLING, SeatTable
 from runner.hand_batches import HandScheduler, memory_weights, tiny_spec
@@ -136,3 +137,69 @@ def test_logits_of_rows_that_did_not_sample_are_refused() -> None:
     runner, _ = _seated()
     with pytest.raises(ValueError, match="num_rows is 2, must be from 0 to 1"):
         runner._decoder.logits(2)
+
+
+def _decoder() -> Any:
+    return NativeRunner(tiny_spec(MODEL), memory_weights(MODEL), native_config())._decoder
+
+
+def _bytes(rows: int, row_bytes: int) -> NDArray[np.uint8]:
+    return np.zeros((rows, row_bytes), np.uint8)
+
+
+HIDDEN, INNER, VOCABULARY = MODEL.hidden_size, MODEL.intermediate_size, MODEL.vocab_size
+Q, KV = MODEL.num_heads * MODEL.true_head_dim, MODEL.num_kv_heads * MODEL.true_head_dim
+ROW = 4 * HIDDEN  # of float32
+
+
+@pytest.mark.parametrize(
+    ("set_it", "reason"),
+    [
+        (
+            lambda d: d.set_embedding("F32", _bytes(VOCABULARY - 1, ROW)),
+            f"{VOCABULARY - 1} rows, must have {VOCABULARY}",
+        ),
+        (lambda d: d.set_embedding("F16", _bytes(VOCABULARY, ROW)), f"rows of {ROW} bytes, but {HIDDEN} values"),
+        (lambda d: d.set_embedding("Q4_K", _bytes(VOCABULARY, 144)), "rows of 144 bytes, but 64 values .* have -1"),
+        (lambda d: d.set_output("F32", _bytes(VOCABULARY, ROW - 4)), f"output has rows of {ROW - 4} bytes"),
+        (lambda d: d.set_output("F32", _bytes(VOCABULARY + 1, ROW)), f"output has {VOCABULARY + 1} rows"),
+        (lambda d: d.set_qkv(0, "F32", _bytes(Q, ROW), "F32", _bytes(KV - 1, ROW), "F32", _bytes(KV, ROW)), "k has"),
+        (lambda d: d.set_attention_output(0, "F32", _bytes(HIDDEN, 4 * Q + 4)), "attention_output has rows of"),
+        (lambda d: d.set_gate_up(0, "F32", _bytes(INNER, ROW), "F32", _bytes(INNER // 2, ROW)), "gate or up has"),
+        (lambda d: d.set_down(0, "F32", _bytes(HIDDEN, 4)), "down has rows of 4 bytes"),
+        (lambda d: d.set_router(0, _bytes(3, ROW)), "router has 3 rows"),
+        (lambda d: d.set_vector(-1, "output_norm", np.ones(HIDDEN - 1, np.float32)), "output_norm has 63 values"),
+        (lambda d: d.set_vector(0, "attention_norm", np.ones(1, np.float32)), "attention_norm has 1 values"),
+        (lambda d: d.set_vector(0, "q_bias", np.ones(Q + 1, np.float32)), f"q_bias has {Q + 1} values, must have {Q}"),
+        (lambda d: d.set_vector(0, "gate_bias", np.ones(HIDDEN, np.float32)), f"gate_bias .* must have {INNER}"),
+        (lambda d: d.set_vector(9, "q_bias", np.ones(Q, np.float32)), "range"),
+        (lambda d: d.set_position_embedding(np.ones(HIDDEN, np.float32)), "position_embedding has 64 values"),
+    ],
+)
+def test_weights_of_a_wrong_size_are_refused(set_it: Callable[[Any], None], reason: str) -> None:
+    with pytest.raises((ValueError, IndexError), match=reason):
+        set_it(_decoder())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("layer_ropes", [0, 1], "layer_ropes is 1, must be from -1 to 0"),
+        ("layer_ropes", [0], "the number of layer_ropes is 1, must be from 2 to 2"),
+        ("layer_windows", [0, -1], "layer_windows is -1"),
+        ("layer_windows", [], "the number of layer_windows is 0"),
+        ("ropes", [([1.0], 1.0)], "the number of a rope's frequencies is 1, must be from 8 to 8"),
+    ],
+)
+def test_indices_of_layers_are_checked(name: str, value: Any, reason: str) -> None:
+    config = native_config()
+    shape = native._shape(tiny_spec(MODEL), config) | {name: value}
+    with pytest.raises(ValueError, match=reason):
+        _native.Decoder(shape, native._limits(config), "fp32", "scalar", threads=1)
+
+
+def test_a_probe_refuses_a_matrix_without_a_kind_and_of_a_wrong_width() -> None:
+    with pytest.raises(ValueError, match="each matrix has a kind"):
+        _native.LinearProbe("scalar", "fp32", 64, ["F32"], [], "store", 1, 1, 1)
+    with pytest.raises(ValueError, match="rows of 252 bytes, but 64 values of its type have 256"):
+        _native.LinearProbe("scalar", "fp32", 64, ["F32"], [_bytes(8, 252)], "store", 1, 1, 1)
