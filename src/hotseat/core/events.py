@@ -20,6 +20,8 @@ class Scheduled(NamedTuple):
     end: int
     phase: str  # "prefill" or "decode"
     total: int  # tokens that were known of the request; what it lacks after the step is total - end
+    num_drafts: int = 0  # of the chunk's tokens, and those of them that were found true
+    num_accepted: int = 0
 
 
 class StepRecord(NamedTuple):
@@ -41,6 +43,7 @@ class StepRecord(NamedTuple):
     blocks_free: int
     budget: int  # tokens offered
     schedule_s: float = 0.0  # of duration_s: until the batch was formed; the rest computes it
+    drafts: Sequence[tuple[RequestId, int, int]] = ()  # of decodes: tokens that they verified, and those found true
 
     @property
     def num_tokens(self) -> int:
@@ -49,8 +52,10 @@ class StepRecord(NamedTuple):
 
     def scheduled(self) -> Iterator[Scheduled]:
         """Yield the computed chunks, decodes first."""
+        drafts = {request_id: counts for request_id, *counts in self.drafts}
         for chunk in self.chunks[: self.num_decodes]:
-            yield Scheduled(chunk.seat, chunk.request_id, chunk.start, chunk.end, "decode", chunk.end)
+            counts = drafts.get(chunk.request_id, (0, 0))
+            yield Scheduled(chunk.seat, chunk.request_id, chunk.start, chunk.end, "decode", chunk.end, *counts)
         for chunk, total in zip(self.chunks[self.num_decodes :], self.prefill_totals, strict=True):
             yield Scheduled(chunk.seat, chunk.request_id, chunk.start, chunk.end, "prefill", total)
 

@@ -45,6 +45,8 @@ class Explanation:
     passed_by: tuple[RequestId, ...]  # the last ones
     num_preemptions: int
     preempted_by: tuple[str, ...]  # the last causes
+    num_draft_tokens: int = 0  # guessed and verified
+    num_accepted_tokens: int = 0  # of these, found true
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class FinishedRequest:
     passed_by: tuple[RequestId, ...]  # the last ones
     num_preemptions: int
     preempted_by: tuple[str, ...]  # the last causes
+    num_draft_tokens: int = 0  # guessed and verified
+    num_accepted_tokens: int = 0  # of these, found true
 
 
 class WaitTimes:
@@ -196,6 +200,8 @@ def explain_finished(request: Request, reason: FinishReason, error: str | None, 
         passed_by=tuple(request.wait.passed_by),
         num_preemptions=request.num_preemptions,
         preempted_by=tuple(request.wait.preempted_by),
+        num_draft_tokens=request.num_draft_tokens,
+        num_accepted_tokens=request.num_accepted_tokens,
     )
 
 
@@ -226,4 +232,6 @@ def _explanation(
         passed_by=tuple(request.wait.passed_by),
         num_preemptions=request.num_preemptions,
         preempted_by=tuple(request.wait.preempted_by),
+        num_draft_tokens=request.num_draft_tokens,
+        num_accepted_tokens=request.num_accepted_tokens,
     )

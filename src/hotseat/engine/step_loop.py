@@ -253,6 +253,8 @@ class StepLoop:
             finish_reason=reason,
             error=error,
             num_cached_tokens=request.num_cached_tokens,
+            num_draft_tokens=request.num_draft_tokens,
+            num_accepted_tokens=request.num_accepted_tokens,
         )
         self._tell_end(request, update, now)
         return update
@@ -303,5 +305,9 @@ def _record(
         blocks_cached=batch.blocks_cached,
         blocks_free=batch.blocks_free,
         budget=batch.budget,
+        drafts=[
+            (draft.request_id, len(draft.token_ids), num_accepted)
+            for draft, num_accepted in zip(batch.drafts, batch.num_accepted, strict=True)
+        ],
         schedule_s=formed_s - start_s,
     )

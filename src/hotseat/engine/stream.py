@@ -33,6 +33,7 @@ def merge_update(into: RequestUpdate, later: RequestUpdate) -> None:
     into.stop_token_id = later.stop_token_id
     into.error = later.error
     into.num_cached_tokens = later.num_cached_tokens
+    into.num_draft_tokens, into.num_accepted_tokens = later.num_draft_tokens, later.num_accepted_tokens
 
 
 class RequestQueue:

@@ -81,6 +81,7 @@ class SequenceOutput:
         """Detokenize token by token for the stages, and to the end when the sequence ends."""
         token_ids, reason = update.new_token_ids, update.finish_reason
         delta = OutputDelta(self.prompt, self.index, "", token_ids, update.logprobs, update.num_cached_tokens)
+        delta.num_draft_tokens, delta.num_accepted_tokens = update.num_draft_tokens, update.num_accepted_tokens
         visible = token_ids
         if reason is not None:
             delta.pooled = update.pooled

@@ -42,6 +42,8 @@ class OutputDelta:
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    num_draft_tokens: int = 0  # in the last delta: guessed and verified
+    num_accepted_tokens: int = 0  # of these, found true
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     error: str | None = None  # for finish_reason "error" and "timeout"

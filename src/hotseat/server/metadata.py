@@ -58,11 +58,17 @@ class Usage(NamedTuple):
     completion_tokens: int
     cached_tokens: int
     reasoning_tokens: int | None = None  # of an answer that is parsed
+    draft_tokens: int = 0  # guessed and verified
+    accepted_tokens: int = 0  # of these, found true
 
     def as_json(self) -> bytes:
         """Return the ``usage`` object."""
-        prompt, completion, cached, reasoning = self
-        details = b"" if reasoning is None else b',"completion_tokens_details":{"reasoning_tokens":%d}' % reasoning
+        prompt, completion, cached, reasoning, drafted, accepted = self
+        parts = [] if reasoning is None else [b'"reasoning_tokens":%d' % reasoning]
+        if drafted:
+            rejected = drafted - accepted
+            parts.append(b'"accepted_prediction_tokens":%d,"rejected_prediction_tokens":%d' % (accepted, rejected))
+        details = b',"completion_tokens_details":{%b}' % b",".join(parts) if parts else b""
         return (
             b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}%b}'
             % (prompt, completion, prompt + completion, cached, details)
@@ -77,6 +83,7 @@ class UsageCounter:
     prompts: dict[int, PromptMetadata] = field(default_factory=dict)
     completion_tokens: dict[int, int] = field(init=False)
     reasoning_tokens: dict[int, int] = field(init=False)
+    draft_tokens: dict[int, tuple[int, int]] = field(default_factory=dict)  # of choices that ended: all, found true
     calling: set[int] = field(default_factory=set)  # choices that call tools
     unfinished: set[int] = field(init=False)
 
@@ -100,6 +107,7 @@ class UsageCounter:
             self._note_parts(choice, delta)
         if delta.finish_reason is not None:
             _raise_failure(delta)
+            self.draft_tokens[choice] = delta.num_draft_tokens, delta.num_accepted_tokens
             self.unfinished.discard(choice)
         return choice
 
@@ -113,7 +121,15 @@ class UsageCounter:
             completion, reasoning = self.completion_tokens[choice], self.reasoning_tokens[choice]
         prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         cached = sum(prompt.num_cached_tokens for prompt in prompts)
-        return Usage(prompt_tokens, completion, cached, reasoning if self.metadata.is_parsed else None)
+        drafted = list(self.draft_tokens.values()) if choice is None else [self.draft_tokens.get(choice, (0, 0))]
+        return Usage(
+            prompt_tokens,
+            completion,
+            cached,
+            reasoning if self.metadata.is_parsed else None,
+            sum(num for num, _ in drafted),
+            sum(num for _, num in drafted),
+        )
 
     def _note_parts(self, choice: int, delta: OutputDelta) -> None:
         self.reasoning_tokens[choice] += delta.num_reasoning_tokens

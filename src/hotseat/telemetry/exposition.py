@@ -58,6 +58,15 @@ _COUNTERS = (
         "source",
     ),
     Row("generation_tokens", "Generated tokens.", lambda m: m.generation_tokens),
+    Row("spec_decode_num_drafts", "Drafts that were verified.", lambda m: m.num_drafts),
+    Row("spec_decode_num_draft_tokens", "Tokens of drafts that were verified.", lambda m: m.num_draft_tokens),
+    Row("spec_decode_num_accepted_tokens", "Those found true.", lambda m: m.num_accepted_tokens.total()),
+    Row(
+        "spec_decode_num_accepted_tokens_per_pos",
+        "Those found true, by place in the draft.",
+        lambda m: m.num_accepted_tokens,
+        "position",
+    ),
     Row("request_success", "Requests that ended, by reason.", lambda m: m.num_ended, "finished_reason"),
     Row("admission_rejections", "Requests refused by a full queue.", lambda m: m.num_queue_rejections, "reason"),
 )

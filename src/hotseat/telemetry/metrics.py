@@ -68,6 +68,9 @@ class EngineMetrics(EventSink):
         self.prompt_tokens = 0
         self.prompt_tokens_cached = 0
         self.generation_tokens = 0
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens: Counter[str] = Counter()  # by place in the draft, 0 the first
         self.num_steps = 0
         self.seat_steps = 0
         self.computed_tokens = 0
@@ -161,7 +164,15 @@ class EngineMetrics(EventSink):
 
     def _note_work(self, record: StepRecord) -> None:
         num_decodes = record.num_decodes
-        num_tokens = num_decodes + sum([chunk.end - chunk.start for chunk in record.chunks[num_decodes:]])
+        for _, num_draft_tokens, num_accepted in record.drafts:
+            self.num_drafts += 1
+            self.num_draft_tokens += num_draft_tokens
+            self.num_accepted_tokens.update(map(str, range(num_accepted)))
+        num_tokens = (
+            num_decodes
+            + sum([num for _, num, _ in record.drafts])
+            + sum([chunk.end - chunk.start for chunk in record.chunks[num_decodes:]])
+        )
         self.num_steps += 1
         self.seat_steps += len(record.chunks)
         self.computed_tokens += num_tokens

@@ -26,6 +26,7 @@ def record_as_dict(record: StepRecord) -> dict[str, Any]:
         "duration_s": record.duration_s,
         "scheduled": [
             {"id": item.request_id, "seat": item.seat, "start": item.start, "end": item.end, "phase": item.phase}
+            | ({"drafts": item.num_drafts, "accepted": item.num_accepted} if item.num_drafts else {})
             for item in record.scheduled()
         ],
         "admitted": list(record.admitted),

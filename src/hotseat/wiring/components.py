@@ -128,6 +128,9 @@ def make_components(args: EngineArgs) -> EngineComponents:
     scheduler_config, runner_config = decided.room_configs(model.spec, memory.num_bytes - num_copied)
     tokenizer = read_tokenizer(model)
     chat_template = _chat_template(model, tokenizer, args.model)
+    speculation = None
+    if args.speculation is not None:
+        speculation = args.speculation.make(scheduler_config.max_num_seqs, model.spec.vocab_size)
     runner = make_runner(args.model.runner, model.spec, weights, runner_config)
     return EngineComponents(
         args=args,
@@ -137,7 +140,7 @@ def make_components(args: EngineArgs) -> EngineComponents:
         turn_end_ids=turn_end_ids(tokenizer, chat_template),
         scheduler_config=scheduler_config,
         runner_config=runner_config,
-        scheduler=Scheduler(scheduler_config, make_policy(scheduler_config)),
+        scheduler=Scheduler(scheduler_config, make_policy(scheduler_config), speculation),
         runner=runner,
     )
 

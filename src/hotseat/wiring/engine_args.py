@@ -14,6 +14,7 @@ from hotseat.engine import EngineConfig
 from hotseat.errors import ConfigError
 from hotseat.models import LOAD_FORMATS, DecoderSpec, slot_shapes
 from hotseat.runner.config import RunnerConfig, kv_bytes_per_block, kv_layout_of, resolve_dtype, resolve_kv_cache_dtype
+from hotseat.speculation import SpeculationOptions, SpeculativeConfig
 from hotseat.wiring.memory import asked_length, plan_capacity
 from hotseat.wiring.vllm_options import VllmOptions
 
@@ -109,6 +110,7 @@ ENGINE_OPTIONS = options.collect(
     ("KV cache", CapacityOptions),
     ("scheduler", SchedulerConfig),
     ("runner", RunnerConfig),
+    ("speculation", SpeculationOptions),
     ("engine", EngineConfig),
     ("vLLM", VllmOptions),
 )
@@ -121,6 +123,7 @@ class EngineArgs:
     model: ModelOptions
     capacity: CapacityOptions
     engine: EngineConfig
+    speculation: SpeculativeConfig | None
     values: Mapping[str, Any]  # checked; what is not here has its default
 
     @classmethod
@@ -132,10 +135,12 @@ class EngineArgs:
         """
         checked = options.from_keywords(ENGINE_OPTIONS, values, where)
         options.build(VllmOptions, checked)  # refuses, or warns
+        speculative = options.build(SpeculationOptions, checked).speculative_config
         return cls(
             model=options.build(ModelOptions, checked),
             capacity=options.build(CapacityOptions, checked),
             engine=options.build(EngineConfig, checked),
+            speculation=None if speculative is None else SpeculativeConfig.from_values(speculative),
             values=checked,
         )
 
@@ -197,6 +202,7 @@ class EngineArgs:
                 self.values,
                 block_size=block_size,
                 max_num_seqs=provisional.max_num_seqs,
+                max_num_drafts=self.speculation.max_num_drafts(provisional.max_num_seqs) if self.speculation else 0,
                 **computed,
             ),
         )

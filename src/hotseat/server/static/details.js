@@ -24,11 +24,11 @@ export function describeCell(cell) {
   if (!cell) return "";
   const place = `step ${number.format(cell.step.step)}, seat ${cell.seat}`;
   if (!cell.chunk) return `${place}: empty`;
-  const { id, phase, start, end, total } = cell.chunk;
+  const { id, phase, start, end, total, drafts = 0, accepted = 0 } = cell.chunk;
   const mark = cell.step.marks.get(id);
   const what =
     phase === "decode"
-      ? `decode, token ${number.format(end)}`
+      ? `decode, token ${number.format(end - drafts + accepted)}${drafts ? `, ${accepted} of ${drafts} drafts accepted` : ""}`
       : `prefill ${number.format(start)} to ${number.format(end)} of ${number.format(total)}`;
   const length = seconds(cell.step.duration_s);
   return `${place}: ${shortId(id)}, ${what}${mark ? `, ${mark}` : ""}; step of ${length}`;

@@ -58,8 +58,8 @@ export class Records {
     step.outputs = 0;
     for (const chunk of step.scheduled) {
       step.tokens += chunk.end - chunk.start;
-      // A decode gives a token, and so does the last chunk of a prompt.
-      if (chunk.phase === "decode" || chunk.end === chunk.total) step.outputs += 1;
+      // A decode gives a token and what it accepted of its drafts, and so does the last chunk of a prompt.
+      if (chunk.phase === "decode" || chunk.end === chunk.total) step.outputs += 1 + (chunk.accepted ?? 0);
     }
     this.steps.push(step);
   }

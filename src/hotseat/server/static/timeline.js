@@ -132,6 +132,12 @@ export class Timeline {
     const gap = width > 3 ? 1 : 0;
     pen.fillStyle = this.colorOf(chunk.phase, request?.hue ?? 0);
     pen.fillRect(x, y + 1, width - gap, ROW - 3);
+    if (chunk.accepted) {
+      // Accepted drafts: from the bottom up the strong shade, the whole cell when all were true.
+      const height = ((ROW - 3) * chunk.accepted) / chunk.drafts;
+      pen.fillStyle = this.colorOf("prefill", request?.hue ?? 0);
+      pen.fillRect(x, y + ROW - 2 - height, (width - gap) / 2, height);
+    }
     if (chunk.id === this.selected) {
       pen.fillStyle = this.colors.ink;
       pen.fillRect(x, y + ROW - 3, width, 2);
