@@ -20,6 +20,7 @@ from engine.fakes import (
     make_request,
     make_scheduler,
     read,
+    step_over,
 )
 from hotseat.core.batch import RequestUpdate
 from hotseat.core.events import StepRecord
@@ -178,7 +179,7 @@ def test_idle_engine_sleeps() -> None:
 
     async def scenario(started: StartedEngine) -> None:
         await read(started.engine, make_request("a", max_tokens=2))
-        await started.engine.reset_prefix_cache()  # has gone through the queue: the thread sleeps again
+        await step_over(started.engine)  # one without chunks follows the last end; then the thread sleeps again
         turns = clock.num_calls
         await asyncio.to_thread(threading.Event().wait, 0.05)
         assert clock.num_calls == turns
