@@ -7,6 +7,7 @@ than the prompts and no multiple of a block, heads are odd in number or size.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from tiny_models import BOS_TOKEN_ID, EOS_TOKEN_ID, tiny_tokenizer_json
 
-__all__ = ["TWINS", "Twin", "as_transformers_4", "nest", "prompts", "write_twin"]
+__all__ = ["TWINS", "VOCAB_SIZE", "Twin", "as_transformers_4", "greedy", "nest", "prompts", "write_twin"]
 
 VOCAB_SIZE = 384
 WINDOW = 13
@@ -230,8 +231,11 @@ TWINS = {
 }
 
 
-def write_twin(twin: Twin, directory: Path, *, seed: int = 0) -> list[np.ndarray]:
-    """Write the twin as a Hugging Face directory; return transformers' logits, float32[tokens, vocab], by prompt."""
+def write_twin(twin: Twin, directory: Path, *, seed: int = 0, also: Callable[[Any], Any] | None = None) -> Any:
+    """Write the twin as a Hugging Face directory; return transformers' logits, float32[tokens, vocab], by prompt.
+
+    With ``also``, what that returns of the model instead.
+    """
     import torch
     import transformers
 
@@ -244,8 +248,28 @@ def write_twin(twin: Twin, directory: Path, *, seed: int = 0) -> list[np.ndarray
     model.generation_config.pad_token_id = None
     model.save_pretrained(directory)
     (directory / "tokenizer.json").write_text(tiny_tokenizer_json(VOCAB_SIZE), encoding="utf-8")
+    if also is not None:
+        return also(model)
     with torch.no_grad():
         return [model(torch.tensor([prompt])).logits[0].float().numpy() for prompt in prompts(twin)]
+
+
+def greedy(model: Any, prompts: list[list[int]], num_tokens: int) -> list[list[int]]:
+    """Return the tokens with which transformers continues prompts of one length, greedily and to no end."""
+    import torch
+
+    ids = torch.tensor(prompts)
+    model.generation_config.eos_token_id = None
+    with torch.no_grad():
+        whole = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=num_tokens,
+            pad_token_id=0,
+        )
+    continued: list[list[int]] = whole[:, ids.shape[1] :].tolist()
+    return continued
 
 
 def _randomise(model: Any, seed: int, *, is_offset: bool) -> None:

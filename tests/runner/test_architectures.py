@@ -82,7 +82,7 @@ def batch(step: int, pieces: list[tuple[int, int, int, bool]], new: list[NewRequ
     return Batch(step=step, chunks=chunks, new_requests=new, num_tokens=sum(c.end - c.start for c in chunks))
 
 
-@pytest.mark.parametrize("name", [name for name in TWINS if name != "gpt2"])
+@pytest.mark.parametrize("name", list(TWINS))
 def test_logits_in_fp32_are_those_of_transformers(name: str, twin: Any) -> None:
     model, expected = twin(name)
     for prompt, wanted in zip(prompts(TWINS[name]), expected, strict=True):

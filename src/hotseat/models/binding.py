@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hotseat.errors import ModelError, UnsupportedModelError
 from hotseat.models.dequantize import SUPPORTED_KINDS
 from hotseat.models.family import Family, RopeStyle
-from hotseat.models.spec import DecoderSpec, layer_slots, slot_shapes
+from hotseat.models.spec import DecoderSpec, is_matrix, layer_slots, slot_shapes
 from hotseat.models.weights import WeightTensor
 
 __all__ = ["Names", "Source", "StoredTensor", "biased_slots", "bind", "later_layers", "ordered"]
@@ -52,6 +52,7 @@ LLAMA_HF = {
 }
 LLAMA_GGUF = {
     "token_embedding": "token_embd.weight",
+    "position_embedding": "position_embd.weight",
     "output_norm": "output_norm.weight",
     "output": "output.weight",
     "attention_norm": "blk.{i}.attn_norm.weight",
@@ -95,14 +96,16 @@ class StoredTensor(Protocol):
 class Source:
     """The tensor of a slot, and which of its rows.
 
-    Of a tensor that holds a matrix for each expert the rows are those of all matrices, one after the other; ``whole``
-    is the shape that it must have. With ``expert`` the rows are columns of that expert's matrix instead.
+    Of a tensor that holds a matrix for each expert the rows are those of all matrices, one after the other. ``whole``
+    is the shape that a tensor of several slots must have. With ``expert`` the rows are columns of that expert's
+    matrix instead, and with ``is_transposed`` columns of the tensor.
     """
 
     name: str
     rows: Rows | slice | None = None  # None: all, in their order
     whole: tuple[int, ...] | None = None
     expert: int | None = None
+    is_transposed: bool = False
 
 
 class Names:
@@ -118,6 +121,7 @@ class Names:
             self._fused.setdefault("blk.{i}.ffn_gate_up_exps", ("experts.gate", "experts.up"))
             if any(re.fullmatch(r"blk\.\d+\.ffn_gate\.0\.weight", name) for name in found):
                 self._names |= _GGUF_SPLIT_EXPERTS
+        self._is_transposed = family.hf_transposed and not is_gguf
         self._has_columns = family.hf_expert_columns and not is_gguf
         self._is_neox = not is_gguf and any("query_key_value" in name for name in self._fused)
         self._found = found
@@ -130,20 +134,25 @@ class Names:
         """Return where the rows of ``slot`` are; the tensor of that name may be missing."""
         if slot.startswith("experts."):
             return self._of_expert(slot, layer, shapes, spec)
+        found = self._of_layer(slot, layer, shapes, spec)
+        return replace(found, is_transposed=self._is_transposed and is_matrix(slot))
+
+    def _of_layer(self, slot: str, layer: int, shapes: Mapping[str, tuple[int, ...]], spec: DecoderSpec) -> Source:
         direct, fused = self._direct(slot, layer), self._fused_name(slot, layer)
         if fused is None:
             return Source(direct)
         parts = next(slots for name, slots in self._fused.items() if name.format(i=layer) == fused.rpartition(".")[0])
         suffix = "_bias" if slot.endswith("_bias") else ""
+        sizes = [shapes[f"{one}{suffix}"][0] for one in parts]
+        whole = (sum(sizes), *shapes[slot][1:])
         if all(self._direct(f"{one}{suffix}", layer) in self._found for one in parts):
             return Source(direct)  # GGUF calls gate and up in one tensor as it calls up alone
         part = slot.removesuffix("_bias")
         if self._is_neox and part in ("q", "k", "v"):
             heads = np.arange(spec.num_heads)[:, None] * 3 + parts.index(part)
-            return Source(fused, (heads * spec.head_dim + np.arange(spec.head_dim)).reshape(-1))
-        sizes = [shapes[f"{one}{suffix}"][0] for one in parts]
+            return Source(fused, (heads * spec.head_dim + np.arange(spec.head_dim)).reshape(-1), whole)
         start = sum(sizes[: parts.index(part)])
-        return Source(fused, np.arange(start, start + shapes[slot][0]))
+        return Source(fused, np.arange(start, start + shapes[slot][0]), whole)
 
     def _of_expert(self, slot: str, layer: int, shapes: Mapping[str, tuple[int, ...]], spec: DecoderSpec) -> Source:
         _, number, part = slot.split(".")
@@ -222,6 +231,8 @@ def ordered(
     """Return a slot's rows of ``tensor``, q and k and what belongs to them in rotate-half order."""
     part = slot.rpartition(".")[2]
     rows = source.rows
+    if source.is_transposed:
+        tensor = _transposed(tensor)
     order = _half_order(spec.head_dim, rotary_dim, style)
     moves = part.partition("_")[0] in ("q", "k") and not np.array_equal(order, np.arange(spec.head_dim))
     if part in ("q_norm", "k_norm"):
@@ -245,10 +256,17 @@ def ordered(
     return WeightTensor(kind=tensor.kind, shape=(len(rows), tensor.shape[1]), data=tensor.data[rows])
 
 
+def _transposed(tensor: WeightTensor) -> WeightTensor:
+    """Return a matrix whose rows are the columns of ``tensor``."""
+    shape = tensor.shape
+    rows = _columns(WeightTensor(kind=tensor.kind, shape=(1, *shape), data=tensor.data), 0, slice(None))
+    return WeightTensor(kind=tensor.kind, shape=shape[::-1], data=rows.data)
+
+
 def _columns(tensor: WeightTensor, expert: int, columns: slice) -> WeightTensor:
     """Return columns of an expert's matrix as rows, or some values of its bias."""
     if tensor.kind not in ("F32", "F16", "BF16"):
-        raise UnsupportedModelError(f"experts stored by columns cannot be of type {tensor.kind}")
+        raise UnsupportedModelError(f"matrices stored by columns cannot be of type {tensor.kind}")
     values = tensor.data.view(np.uint32 if tensor.kind == "F32" else np.uint16).reshape(tensor.shape)[expert]
     rows = np.ascontiguousarray(values[..., columns].T)
     return WeightTensor(kind=tensor.kind, shape=rows.shape, data=np.atleast_2d(rows).view(np.uint8))
@@ -276,10 +294,10 @@ def _half_order(head_dim: int, rotary_dim: int, style: RopeStyle) -> Rows:
 
 def _check_shape(source: Source, shape: tuple[int, ...], found: Mapping[str, StoredTensor]) -> None:
     actual = found[source.name].shape
+    if source.is_transposed:
+        actual = actual[::-1]
     if source.whole is not None:
         shape, is_right = source.whole, actual == source.whole
-    elif isinstance(source.rows, np.ndarray):
-        is_right = len(source.rows) == shape[0] and actual[1:] == shape[1:] and source.rows.max(initial=-1) < actual[0]
     else:
         is_right = actual == shape or (
             math.prod(actual) == math.prod(shape) and (len(actual) == 1 or actual == (1, *shape))

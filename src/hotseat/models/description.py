@@ -39,7 +39,8 @@ def describe(
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
         # Of no meaning, and missing in some files, where every layer has experts.
-        "intermediate_size": fields.count("intermediate_size", 1 if family.has_experts else None),
+        "intermediate_size": options.get("intermediate_size")
+        or fields.count("intermediate_size", 1 if family.has_experts else None),
         "num_heads": num_heads,
         "num_kv_heads": fields.count("num_key_value_heads", family.kv_heads or num_heads),
         "head_dim": head_dim,

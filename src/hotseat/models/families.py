@@ -36,6 +36,16 @@ _NEOX: dict[str, str | None] = {
     "up": "gpt_neox.layers.{i}.mlp.dense_h_to_4h.weight",
     "down": "gpt_neox.layers.{i}.mlp.dense_4h_to_h.weight",
 }
+_GPT2: dict[str, str | None] = {
+    "token_embedding": "transformer.wte.weight",
+    "position_embedding": "transformer.wpe.weight",
+    "output_norm": "transformer.ln_f.weight",
+    "attention_norm": "transformer.h.{i}.ln_1.weight",
+    "attention_output": "transformer.h.{i}.attn.c_proj.weight",
+    "mlp_norm": "transformer.h.{i}.ln_2.weight",
+    "up": "transformer.h.{i}.mlp.c_fc.weight",
+    "down": "transformer.h.{i}.mlp.c_proj.weight",
+}
 
 FAMILIES = (
     Family(
@@ -45,7 +55,11 @@ FAMILIES = (
         context=2048,
     ),
     Family(
-        hf={"MistralForCausalLM": "mistral", "MinistralForCausalLM": "ministral"},
+        hf={
+            "MistralForCausalLM": "mistral",
+            "MinistralForCausalLM": "ministral",
+            "Mistral3ForConditionalGeneration": "mistral3",
+        },
         kv_heads=8,
         context=131072,
         options=options.mistral,
@@ -260,6 +274,17 @@ FAMILIES = (
         eps=1e-5,
         partial=0.25,
         options=options.neox,
+    ),
+    Family(
+        hf={"GPT2LMHeadModel": "gpt2"},
+        gguf="gpt2",
+        hf_names=_GPT2,
+        hf_fused={"transformer.h.{i}.attn.c_attn": ("q", "k", "v")},
+        hf_transposed=True,
+        context=1024,
+        eps=1e-5,
+        ties=True,
+        options=options.gpt2,
     ),
     *MOE_FAMILIES,
 )

@@ -25,6 +25,7 @@ class Family:
     hf_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gguf_fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     has_experts: bool = False
+    hf_transposed: bool = False  # the matrices of layers are stored [in_features, out_features]
     hf_expert_columns: bool = False  # experts are stored [in_features, out_features], gate and up by turns
     hf_rope: RopeStyle = "half"
     gguf_rope: RopeStyle = "half"

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from hotseat.errors import UnsupportedModelError
 from hotseat.models.spec import LayerSpec, RopeSpec
 
 __all__ = ["Fields", "Options"]
@@ -240,4 +241,21 @@ def neox(fields: Fields, num_layers: int, head_dim: int) -> Options:
         "norm_placement": "parallel" if fields.optional("use_parallel_residual") is not False else "pre",
         "gated": False,
         "activation": "gelu_erf",
+    }
+
+
+def gpt2(fields: Fields, num_layers: int, head_dim: int) -> Options:
+    for key, value in (("scale_attn_weights", False), ("scale_attn_by_inverse_layer_idx", True)):
+        if fields.optional(key) is value:
+            raise UnsupportedModelError(f"{key} {value} is not supported in GPT-2")
+    width = fields.count("intermediate_size" if fields.is_gguf else "n_inner", 4 * fields.count("hidden_size"))
+    return {
+        "norm": "layer",
+        "norm_bias": True,
+        "gated": False,
+        "activation": "gelu_tanh",
+        "intermediate_size": width,
+        "num_kv_heads": fields.count("num_attention_heads"),
+        "learned_positions": fields.count("max_position_embeddings", 1024),
+        "layers": (LayerSpec(rope=None),) * num_layers,
     }

@@ -30,9 +30,15 @@ _NESTED_PREFIXES = (
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
+    # GPT-2 of before 2020
+    ("h.", "transformer.h."),
+    ("wte.", "transformer.wte."),
+    ("wpe.", "transformer.wpe."),
+    ("ln_f.", "transformer.ln_f."),
 )
 _IGNORED = (
     r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq|(model\.)?(vision_tower|multi_modal_projector)\..*"
+    r"|transformer\.h\.\d+\.attn\.(bias|masked_bias)"
     r"|gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"
 )
 # Everything that is read, as patterns; enough to download.

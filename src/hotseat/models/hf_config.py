@@ -26,6 +26,10 @@ _SCALINGS_WITH_ORIGINAL_CONTEXT = ("llama3", "yarn", "longrope")
 _SAME_FIELDS = {
     "layer_norm_eps": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
     "rms_norm_eps": ("rms_norm_eps", "layernorm_epsilon"),
+    "hidden_size": ("hidden_size", "n_embd"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     "num_experts_per_tok": ("num_experts_per_tok", "moe_k", "moe_topk"),
     "n_shared_experts": ("n_shared_experts", "moe_num_shared_experts"),
