@@ -12,6 +12,7 @@
 #   make stubs           write the extension's type stub anew, after a change in csrc/bindings
 #   make chaos           a minute of clients that leave, abort and send nonsense
 #   make fuzz-files      100,000 mutated model files (ARGS="--count 2000")
+#   make fuzz-forms      forms, tools and histories by chance; answers in 200 schemas
 #   make hooks           let git run the quick checks before each commit (pre-commit)
 #
 # Variables: PYTHON=python3.12, MODEL=path-or-hub-id, ARGS="--port 9000", TESTS=tests/core
@@ -31,12 +32,12 @@ TOOLS_STAMP := $(VENV)/.stamp-tools
 BASE_STAMP := $(VENV)/.stamp-base
 DEV_STAMP := $(VENV)/.stamp-dev
 
-.PHONY: help setup serve pull test coverage check check-native check-packages format native stubs hooks clean fuzz-files chaos
+.PHONY: help setup serve pull test coverage check check-native check-packages format native stubs hooks clean fuzz-files fuzz-forms chaos
 .PHONY: docs check-lint check-types check-imports check-native-format check-sizes check-stubs
 .DELETE_ON_ERROR:
 
 help:
-	@sed -n '3,17s/^# \{0,1\}//p' Makefile
+	@sed -n '3,18s/^# \{0,1\}//p' Makefile
 
 setup: $(DEV_STAMP)
 
@@ -94,6 +95,13 @@ check-native: $(TOOLS_STAMP)
 # 100,000 mutated model files: each must load or be refused (a few minutes; the tests try 4,000).
 fuzz-files: $(DEV_STAMP)
 	PYTHONPATH=tests $(BIN)/python tests/models/hostile_files.py --count 100000 $(ARGS)
+
+# Schemas, expressions, grammars, tools and histories by chance: each gets 2xx or 4xx; and 200 schemas, whose answers
+# validate (minutes; the tests try fewer).
+fuzz-forms: $(DEV_STAMP)
+	HOTSEAT_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/server/test_structured_fuzz.py $(ARGS)
+	HOTSEAT_SCHEMAS=200 HOTSEAT_SCHEMA_SEEDS=5 $(BIN)/python -m pytest -q tests/grammar/test_schemas.py \
+		tests/server/test_structured_schemas.py $(ARGS)
 
 # A minute of chaos: clients that leave, abort, send broken and large bodies, under several policies.
 chaos: $(DEV_STAMP)

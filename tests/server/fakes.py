@@ -111,7 +111,7 @@ class FakeRunner:
         if self.fails:
             raise RuntimeError("the runner was told to fail")
         output = StepOutput(sampled=[])
-        self._masks = {seat: int.from_bytes(words, "little") for seat, words in batch.token_masks}
+        self._masks = {seat: int.from_bytes(words, "little") for seat, words, *_ in batch.token_masks}
         for chunk in batch.chunks:
             self._compute(chunk, output)
         return output
