@@ -37,7 +37,7 @@ def fetch_from_hub(model_id: str, *, revision: str | None, token: str | None, of
     repo = _Repo(repo_id=repo_id, revision=revision, token=token, offline=offline)
     names = None if offline else repo.listed()
     if names is None:
-        repo = replace(repo, offline=True)
+        repo = replace(repo, offline=True, is_out_of_reach=not offline)
         names = repo.cached()
     is_gguf = bool(wanted) or (gguf_models(names) and not any(name.endswith(".safetensors") for name in names))
     if is_gguf:
@@ -61,6 +61,7 @@ class _Repo:
     revision: str | None
     token: str | None
     offline: bool
+    is_out_of_reach: bool = False  # the hub was asked and did not answer
 
     def listed(self) -> list[str] | None:
         """Return the names of all files, or ``None`` when the hub cannot be reached."""
@@ -85,7 +86,7 @@ class _Repo:
         """Return the directory of the repository's files, with those of ``names`` in it."""
         from huggingface_hub import snapshot_download
 
-        with _explained(self.repo_id, self.revision):
+        with _explained(self.repo_id, self.revision, is_out_of_reach=self.is_out_of_reach):
             directory = snapshot_download(
                 self.repo_id,
                 revision=self.revision,
@@ -97,7 +98,7 @@ class _Repo:
 
 
 @contextmanager
-def _explained(model_id: str, revision: str | None) -> Iterator[None]:
+def _explained(model_id: str, revision: str | None, *, is_out_of_reach: bool = False) -> Iterator[None]:
     """Turn what huggingface_hub raises into ``ModelNotFoundError`` in plain words."""
     from huggingface_hub import errors
 
@@ -113,10 +114,10 @@ def _explained(model_id: str, revision: str | None) -> Iterator[None]:
     except errors.HFValidationError as error:
         raise _not_found(model_id, "there is no such file or directory, and it is not a hub id either") from error
     except errors.LocalEntryNotFoundError as error:
-        reason = (
-            "there is no such file or directory, it is not (completely) in the hub's cache, and the hub is off "
-            "(offline mode) or out of reach"
-        )
+        hub = "the hub is out of reach: is its name right, and is there a network?"
+        if not is_out_of_reach:
+            hub = "nothing is fetched (offline)"
+        reason = f"there is no such file or directory, it is not (completely) in the hub's cache, and {hub}"
         raise _not_found(model_id, reason) from error
     except Exception as error:  # huggingface_hub lets errors of its HTTP library through, whichever that is
         raise _not_found(model_id, f"fetching it failed: {error}") from error
