@@ -207,7 +207,7 @@ class Mutator:
             case 0 if name:
                 del tensors[name]
             case 1 if name:
-                sizes = list(tensors[name][0])
+                sizes = list(tensors[name][0]) or [1]
                 sizes[rng.randrange(len(sizes))] = rng.choice(ODD_NUMBERS) % 2**64
                 tensors[name][0] = tuple(sizes)
             case 2 if name:

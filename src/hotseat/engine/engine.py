@@ -64,7 +64,7 @@ class _OpenRunner:
         self.close = runner.close
 
     def execute(self, batch: Batch) -> StepOutput:
-        if self._ended_at is not None:
+        if self._ended_at is not None and batch.chunks:
             self._on_pause(self._clock.now() - self._ended_at)
         try:
             with self._state.released():
