@@ -148,6 +148,12 @@ def test_reasoning_is_an_item_of_its_own(answering: Callable[..., FakeServer]) -
     assert response.usage.output_tokens_details.reasoning_tokens == len("It rains.</think>")
 
 
+def test_the_format_of_a_text_does_not_bind_a_forced_call(answering: Callable[..., FakeServer]) -> None:
+    form = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "integer"}}}
+    response, _ = both(answering("No"), tools=[TOOL], tool_choice="required", text=form)
+    assert json.loads(response.output[0].arguments)["city"] in ("Oslo", "Rome")
+
+
 class Trip(pydantic.BaseModel):
     city: Literal["Oslo", "Rome"]
 

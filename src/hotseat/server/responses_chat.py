@@ -50,6 +50,9 @@ def chat_of_responses(body: ResponsesRequest) -> ChatCompletionRequest:
     """
     _refuse(body)
     with_logprobs = _LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
+    tools = _tools(body)
+    # The format is that of text, of which an answer that must be a call has none; instructor sends both.
+    is_forced = tools["tool_choice"] not in (None, "auto", "none")
     fields: dict[str, Any] = {
         "model": body.model,
         "messages": _messages(body),
@@ -58,12 +61,12 @@ def chat_of_responses(body: ResponsesRequest) -> ChatCompletionRequest:
         "top_p": body.top_p,
         "logprobs": True if with_logprobs else None,
         "top_logprobs": body.top_logprobs if with_logprobs else None,
-        "response_format": _format(body),
+        "response_format": None if is_forced else _format(body),
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
         "parallel_tool_calls": body.parallel_tool_calls,
         "stream": body.stream,
         "user": body.user,
-        **_tools(body),
+        **tools,
     }
     for name in (*_PASSED, "stream_options"):  # they change nothing, and stream_options has other fields than in chats
         (body.model_extra or {}).pop(name, None)
