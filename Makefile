@@ -118,6 +118,8 @@ hooks: $(DEV_STAMP)
 # Rebuild the extension from what is in csrc/; only what changed is compiled again.
 native: $(TOOLS_STAMP)
 	$(PIP) --no-build-isolation --editable .
+	@# Without a compiler that gets through, pip installs Hotseat without the extension: here that is an error.
+	@cd / && $(abspath $(BIN))/python -c 'import hotseat.runner._native'
 	@touch $(BASE_STAMP)
 
 # src/hotseat/runner/_native.pyi, from what the extension says about itself.

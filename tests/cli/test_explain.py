@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hotseat.cli import explain as command
 from hotseat.cli import main
 from hotseat.cli.explain import ExplainOptions, explain
 from hotseat.errors import HotseatError, InvalidRequestError
@@ -54,6 +55,15 @@ def test_what_became_of_a_request_is_told_after_its_end(url: str) -> None:
     assert "\n  3 prompt and 4 output tokens\n  a seat after 0." in said
     assert ", the first token after 0." in said
     assert explain(ExplainOptions(url=url)) == "no request is running or waiting\n"
+
+
+def test_drafts_are_counted_where_there_were_any(url: str, running: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = command.get_json(ExplainOptions(url=url), f"/v1/requests/{running}/explain")
+    assert "drafted" not in explain(ExplainOptions(url=url, request_id=running))
+    counts = {"num_draft_tokens": 9, "num_accepted_tokens": 4}
+    answer["sequences"] = [one | counts for one in answer["sequences"]]
+    monkeypatch.setattr(command, "get_json", lambda chosen, path: answer)
+    assert "\n  4 of 9 drafted tokens accepted\n" in explain(ExplainOptions(url=url, request_id=running))
 
 
 def test_an_unknown_request_is_an_error_that_names_it(url: str) -> None:

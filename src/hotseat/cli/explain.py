@@ -101,7 +101,7 @@ def _under_way(one: dict[str, Any]) -> list[str]:
     lines = [f"{one['status']}: {one['reason']}", f"{_tokens(one)}, {computed}{_cached(one)}"]
     if one["num_ahead"] is not None:
         lines.append(f"{one['num_ahead']} ahead, {one['num_free_seats']} seats and {one['blocks_free']} blocks free")
-    return lines
+    return lines + _drafts(one)
 
 
 def _ended(one: dict[str, Any]) -> list[str]:
@@ -112,7 +112,15 @@ def _ended(one: dict[str, Any]) -> list[str]:
         f"finished: {one['finish_reason']}{why}, after {_since(one, 'finished_at')}",
         f"{_tokens(one)}{_cached(one)}",
         f"{seated}{first}",
+        *_drafts(one),
     ]
+
+
+def _drafts(one: dict[str, Any]) -> list[str]:
+    """Return a line on the tokens that were guessed and verified, where there were any."""
+    if not one.get("num_draft_tokens"):  # an older server does not tell
+        return []
+    return [f"{one['num_accepted_tokens']} of {one['num_draft_tokens']} drafted tokens accepted"]
 
 
 def _since(one: dict[str, Any], instant: str) -> str:
