@@ -30,8 +30,8 @@ Config = dict[str, Any]
 Tensors = dict[str, np.ndarray]
 
 
-def write_gguf_twin(twin: Twin, directory: Path, path: Path) -> Path:
-    """Convert the Hugging Face twin in ``directory`` to the file ``path``, all tensors F32."""
+def write_gguf_twin(twin: Twin, directory: Path, path: Path, *, expert_kind: str = "F32") -> Path:
+    """Convert the Hugging Face twin in ``directory`` to the file ``path``; all tensors are F32, but experts perhaps."""
     import gguf
     import safetensors.numpy
 
@@ -54,7 +54,8 @@ def write_gguf_twin(twin: Twin, directory: Path, path: Path) -> Path:
         assert mapped is not None, f"gguf-py does not know {name}"
         if mapped == "output.weight" and config.get("tie_word_embeddings"):
             continue
-        writer.add_tensor(mapped, np.ascontiguousarray(values))
+        kind = gguf.GGMLQuantizationType[expert_kind if mapped.endswith("_exps.weight") else "F32"]
+        writer.add_tensor(mapped, gguf.quantize(np.ascontiguousarray(values), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -184,6 +184,14 @@ TWINS = {
         _twin("mixtral", "Mixtral", "llama", **_LOCAL_EXPERTS),
         _twin("qwen2-moe", "Qwen2Moe", "qwen2moe", shared_expert_intermediate_size=56, **_EXPERTS),
         _twin("qwen3-moe", "Qwen3Moe", "qwen3moe", head_dim=16, norm_topk_prob=True, **_EXPERTS),
+        _twin(
+            "qwen3-moe-wide",  # whole groups of quantised weights
+            "Qwen3Moe",
+            "qwen3moe",
+            head_dim=16,
+            norm_topk_prob=True,
+            **(_EXPERTS | {"hidden_size": 64, "moe_intermediate_size": 96}),
+        ),
         _twin("qwen3-moe-mixed", "Qwen3Moe", None, head_dim=16, mlp_only_layers=[1], **_EXPERTS),
         _twin("olmoe", "Olmoe", "olmoe", num_experts=5, num_experts_per_tok=2),
         _twin("flex-olmo", "FlexOlmo", None, num_experts=5, num_experts_per_tok=3),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gguf_twins import write_gguf_twin
 from hotseat.core.batch import Batch, Chunk, NewRequest
 from hotseat.core.request import RequestId, SamplingParams
 from hotseat.models import LoadedModel, load
@@ -148,3 +149,17 @@ def test_bf16_attention_with_windows_and_caps_is_that_of_the_definition(name: st
     native.execute(whole)
     assert np.abs(native.last_logits()[0] - defined).max() < 2e-2 * np.abs(defined).max()
     native.close()
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_1"])
+def test_quantised_experts_of_a_gguf_file_follow_the_definition(kind: str, tmp_path: Path) -> None:
+    twin = TWINS["qwen3-moe-wide"]
+    write_twin(twin, tmp_path)
+    path = write_gguf_twin(twin, tmp_path, tmp_path / "twin.gguf", expert_kind=kind)
+    model, prompt = load(str(path)), prompts(twin)[-1]
+    assert model.weights["layers.1.experts.4.down"].kind == kind
+    whole = batch(0, [(0, 0, len(prompt), True)], [newcomer(0, prompt)])
+    defined = ReferenceRunner(model.spec, model.weights, config("gguf")).logits(whole)[-1]
+    (first, *others) = (logits_of(model, [whole], config("gguf", isa=isa))[0] for isa in _native.supported_isas())
+    assert np.abs(first.view(np.float32)[0] - defined).max() < 2e-2 * np.abs(defined).max()
+    assert all(np.array_equal(other, first) for other in others)
