@@ -7,7 +7,7 @@ import sys
 import time
 
 from hotseat.core.batch import Batch, NewRequest, StepOutput
-from hotseat.server import ServerConfig, ServerServices, serve
+from hotseat.server import ServerConfig, ServerServices, run_app
 from hotseat.text import ChatTemplate
 from server.fakes import EOS, REPLY, TEMPLATE, FakeRunner, FakeServer
 
@@ -45,4 +45,4 @@ def services() -> ServerServices:
 
 if __name__ == "__main__":
     logging.getLogger().setLevel(logging.INFO)
-    sys.exit(serve(services, ServerConfig(port=0)))
+    sys.exit(run_app(services, ServerConfig(port=0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hotseat.server import ServerConfig, ServerServices, serve
+from hotseat.server import ServerConfig, ServerServices, run_app
 from hotseat.text import ChatTemplate
 from server.fakes import EOS, TEMPLATE, FakeRunner, FakeServer, _Seat
 
@@ -52,4 +52,4 @@ def services() -> ServerServices:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(services, ServerConfig(port=int(sys.argv[1]))))
+    sys.exit(run_app(services, ServerConfig(port=int(sys.argv[1]))))
