@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import socket
@@ -304,7 +305,8 @@ def test_a_port_in_use_costs_no_model_load() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"^cannot listen on 127.0.0.1 port {port}: Address already in use$"):
+        said = rf"^cannot listen on 127\.0\.0\.1 port {port}: Address already in use by process {os.getpid()} \(.*\)$"
+        with pytest.raises(ConfigError, match=said):
             run_app(load, ServerConfig(port=port))
 
 

@@ -267,7 +267,8 @@ def test_a_stream_ends_with_reason_then_usage(client: openai.OpenAI) -> None:
 def test_a_failure_in_a_stream_is_an_error_event_and_then_done(client: openai.OpenAI, url: str) -> None:
     with pytest.raises(openai.APIError, match="runner failed"):
         list(client.chat.completions.create(**values_for(f"Hello{FAIL}", {}), stream=True))
-    body = json.dumps({"messages": say(f"Hello{FAIL}"), "stream": True}).encode()
+    # Long enough for a first chunk to have been sent: what fails before that is answered with its status.
+    body = json.dumps({"messages": say(f"{'Hello ' * 200}{FAIL}"), "stream": True}).encode()
     request = urllib.request.Request(f"{url}/v1/chat/completions", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
         events = [line.removeprefix(b"data: ") for line in reply.read().split(b"\n\n") if line]
