@@ -233,17 +233,23 @@ def test_more_sequences_than_can_ever_sit_and_wait_get_400(start: Callable[..., 
 def test_a_full_queue_gets_503_with_a_hint_when_to_come_back(start: Callable[..., FakeServer]) -> None:
     server = start(max_num_seqs=1, max_num_queued_reqs=1)
 
-    async def crowd() -> None:
-        server.runner.hold()  # nothing is computed: what ends now was refused
-        posts = [server.start_post("/v1/completions", completion(prompt=str(i), stream=True)) for i in range(5)]
-        await asyncio.wait([task for _, task in posts], return_when=asyncio.FIRST_COMPLETED)
-        full = next(one for one, task in posts if task.done())
+    async def crowd() -> list[int]:
+        server.runner.hold()
+        first, running = server.start_post("/v1/completions", completion(prompt="first", max_tokens=400))
+        await server.runner.until_entered()
+        second, queued = server.start_post("/v1/completions", completion(prompt="second"))
+        while not server.engine.stats().num_waiting:
+            server.runner.step()
+            await server.runner.until_entered()
+        third, refused = server.start_post("/v1/completions", completion(prompt="third", stream=True))
+        while not refused.done():  # the queue is looked at between two steps
+            server.runner.step()
+            await server.runner.until_entered()
         server.runner.release()
-        await asyncio.gather(*(task for _, task in posts))
-        assert full.status == 503
-        assert full.headers["retry-after"] == "1"
-        assert full.headers["x-should-retry"] == "true"
-        assert "overloaded" in full.reply().error["message"]
-        assert {one.status for one, _ in posts} == {200, 503}
+        await asyncio.gather(running, queued, refused)
+        assert third.headers["retry-after"] == "1"
+        assert third.headers["x-should-retry"] == "true"
+        assert "overloaded" in third.reply().error["message"]
+        return [first.status, second.status, third.status]
 
-    server.run(crowd())
+    assert server.run(crowd()) == [200, 200, 503]
