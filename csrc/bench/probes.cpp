@@ -108,13 +108,8 @@ LinearProbe::LinearProbe(const KernelTable& packer, WeightMode mode, int in_feat
         copies_.emplace_back(packer, pool_, arena_, mode, in_features, sources, is_swiglu);
 
     const Linear& linear = copies_.front();
-    rows_.stride = (linear.packed_row_bytes() + 63) / 64 * 64;
-    values_ = Memory(max_rows * rows_.stride);
-    scale_ = Memory(max_rows * sizeof(float));
-    sum_ = Memory(max_rows * sizeof(int32_t));
-    rows_.values = values_.as<uint8_t>();
-    rows_.scale = scale_.as<float>();
-    rows_.sum = sum_.as<int32_t>();
+    memory_ = PackedMemory(max_rows, linear.packed_row_bytes());
+    rows_ = memory_.rows();
     out_stride_ = is_swiglu ? linear.num_outputs() / 2 : linear.num_outputs();
     out_ = Memory(max_rows * out_stride_ * sizeof(float));
     std::vector<float> numbers(static_cast<size_t>(in_features) + max_rows), row(static_cast<size_t>(in_features) + 16);

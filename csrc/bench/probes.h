@@ -49,8 +49,9 @@ private:
     std::vector<Linear> copies_;
     size_t next_copy_ = 0;
     int max_rows_;
-    Memory values_, scale_, sum_, out_;
+    PackedMemory memory_;
     PackedRows rows_{};
+    Memory out_;
     size_t out_stride_;
 };
 

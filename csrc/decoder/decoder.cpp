@@ -32,13 +32,8 @@ Decoder::Decoder(DecoderShape shape, DecoderLimits limits, WeightMode mode, cons
     x_ = Memory(tokens * shape_.hidden_size * sizeof(float));
     const int mlp_width = std::max(shape_.intermediate_size, shape_.experts.shared_intermediate_size);
     const int widest = std::max({shape_.hidden_size, mlp_width, q_size_, shape_.experts.intermediate_size});
-    packed_.stride = (packed_row_bytes(mode, widest) + 63) / 64 * 64;
-    packed_values_ = Memory(tokens * packed_.stride);
-    packed_scale_ = Memory(tokens * sizeof(float));
-    packed_sum_ = Memory(tokens * sizeof(int32_t));
-    packed_.values = packed_values_.as<uint8_t>();
-    packed_.scale = packed_scale_.as<float>();
-    packed_.sum = packed_sum_.as<int32_t>();
+    packed_memory_ = PackedMemory(tokens, packed_row_bytes(mode, widest));
+    packed_ = packed_memory_.rows();
     qkv_ = Memory(tokens * (q_size_ + 2 * kv_size_) * sizeof(float));
     query_stride_ = limits.kv_is_fp32 ? shape_.head_dim * sizeof(float) : even_head_dim(shape_.head_dim) * 2;
     queries_ = Memory(tokens * shape_.num_heads * query_stride_);

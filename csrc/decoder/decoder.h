@@ -248,7 +248,7 @@ private:
     bool is_fused_mlp_;  // SwiGLU without biases: gate and up are interleaved, the epilogue multiplies them
     Memory zeros_;       // float[head_dim_padded]
     Memory x_;           // float[max tokens][hidden]: the residual stream
-    Memory packed_values_, packed_scale_, packed_sum_;
+    PackedMemory packed_memory_;
     PackedRows packed_{};
     Memory qkv_;      // float[max tokens][q_size + 2 * kv_size]
     Memory queries_;  // [num_kv_heads][max tokens][group_size], each in the KV cache's type
@@ -258,8 +258,8 @@ private:
     Memory mlp_raw_;            // float[max tokens][columns of gate_up], unless the MLP is fused
     Memory delta_, mlp_delta_;  // float[max tokens][hidden]: what waits to be added to the residual stream
     // Of models with experts: rows grouped by expert, see experts.cpp.
-    Memory router_rows_memory_, router_logits_, expert_values_, expert_scale_, expert_sum_;
-    PackedRows router_rows_{}, expert_rows_{};
+    PackedMemory router_rows_, expert_rows_;
+    Memory router_logits_;
     Memory expert_inner_, expert_out_;  // float[slots][columns of gate_up or intermediate], float[slots][hidden]
     std::vector<int32_t> chosen_;       // [tokens][per_token], as the weights and slots of each
     std::vector<float> chosen_weights_;

@@ -90,16 +90,9 @@ void Decoder::reserve_expert_buffers() {
     if (shape.count == 0 || expert_out_.size() > 0) return;
     const size_t tokens = limits_.max_num_batched_tokens, slots = tokens * shape.per_token;
     const size_t hidden = shape_.hidden_size, inner = shape.intermediate_size;
-    router_rows_memory_ = Memory(tokens * hidden * sizeof(float));
-    router_rows_ = {router_rows_memory_.as<uint8_t>(), hidden * sizeof(float), nullptr, nullptr};
+    router_rows_ = PackedMemory(tokens, packed_row_bytes(WeightMode::fp32, shape_.hidden_size));
     router_logits_ = Memory(tokens * (shape.count + 1) * sizeof(float));
-    expert_rows_.stride = packed_.stride;
-    expert_values_ = Memory(slots * packed_.stride);
-    expert_scale_ = Memory(slots * sizeof(float));
-    expert_sum_ = Memory(slots * sizeof(int32_t));
-    expert_rows_.values = expert_values_.as<uint8_t>();
-    expert_rows_.scale = expert_scale_.as<float>();
-    expert_rows_.sum = expert_sum_.as<int32_t>();
+    expert_rows_ = PackedMemory(slots, packed_.stride);
     expert_inner_ = Memory(slots * inner * (is_fused_mlp_ ? 1 : shape_.gated ? 2 : 1) * sizeof(float));
     expert_out_ = Memory(slots * hidden * sizeof(float));
     chosen_.resize(slots);
@@ -127,7 +120,7 @@ void Decoder::run_experts(int index, int worker) {
         float* raw = expert_inner_.as<float>() + static_cast<size_t>(slot) * raw_stride;
         float* values = is_fused_mlp_ ? raw : scratch_[who].row.data();
         if (!is_fused_mlp_) activate_row(expert.gate_bias, expert.up_bias, inner, raw, values);
-        expert.down.pack_row(kernels_, values, expert_rows_, slot);
+        expert.down.pack_row(kernels_, values, expert_rows_.rows(), slot);
     });
     count(Work::pack, worker);
     multiply_experts(down_groups_, num_down_items_, worker, expert_out_.as<float>(), hidden, Epilogue::store,
@@ -148,13 +141,14 @@ void Decoder::choose_experts(const Layer& layer, int worker) {
     for_rows(rows, worker, [&](int row, int who) {
         float* normed = scratch_[who].row.data();
         normed_row(norm, x_.as<float>() + static_cast<size_t>(row) * hidden, normed);
-        own.router.pack_row(kernels_, normed, router_rows_, row);
+        own.router.pack_row(kernels_, normed, router_rows_.rows(), row);
         own.experts[0].gate_up.pack_row(kernels_, normed, packed_, row);
     });
     count(Work::pack, worker);
     const int num_logits = own.router.num_outputs();
     pool_.for_each(own.router.num_items(rows), worker, [&](int item, int) {
-        own.router.compute(kernels_, router_rows_, rows, router_logits_.as<float>(), num_logits, Epilogue::store, item);
+        own.router.compute(kernels_, router_rows_.rows(), rows, router_logits_.as<float>(), num_logits, Epilogue::store,
+                           item);
     });
     count(Work::linear, worker);
     const int per_token = shape_.experts.per_token;
@@ -195,10 +189,10 @@ void Decoder::group_by_expert(const Experts& own) {
 }
 
 void Decoder::gather_slot(int slot, int row) {
-    std::memcpy(expert_rows_.values + slot * expert_rows_.stride, packed_.values + row * packed_.stride,
-                packed_row_bytes(mode_, shape_.hidden_size));
-    expert_rows_.scale[slot] = packed_.scale[row];
-    expert_rows_.sum[slot] = packed_.sum[row];
+    const PackedRows to = expert_rows_.from(slot);
+    std::memcpy(to.values, packed_.values + row * packed_.stride, packed_row_bytes(mode_, shape_.hidden_size));
+    *to.scale = packed_.scale[row];
+    *to.sum = packed_.sum[row];
 }
 
 template <class LinearOf>
@@ -209,10 +203,9 @@ void Decoder::multiply_experts(const std::vector<ExpertGroup>& groups, int num_i
                                             [](int i, const ExpertGroup& group) { return i < group.first_item; });
         const ExpertGroup& group = *(after - 1);
         const size_t slot = group.first_slot;
-        const PackedRows rows{expert_rows_.values + slot * expert_rows_.stride, expert_rows_.stride,
-                              expert_rows_.scale + slot, expert_rows_.sum + slot};
         linear_of(group.expert)
-            .compute(kernels_, rows, group.num_slots, out + slot * stride, stride, epilogue, item - group.first_item);
+            .compute(kernels_, expert_rows_.from(slot), group.num_slots, out + slot * stride, stride, epilogue,
+                     item - group.first_item);
     });
     count(Work::linear, worker);
 }

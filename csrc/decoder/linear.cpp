@@ -13,6 +13,16 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
+PackedMemory::PackedMemory(size_t num_rows, size_t row_bytes) {
+    rows_.stride = (row_bytes + 63) / 64 * 64;
+    values_ = Memory(num_rows * rows_.stride);
+    scale_ = Memory(num_rows * sizeof(float));
+    sum_ = Memory(num_rows * sizeof(int32_t));
+    rows_.values = values_.as<uint8_t>();
+    rows_.scale = scale_.as<float>();
+    rows_.sum = sum_.as<int32_t>();
+}
+
 int hadamard_width(int n) {
     int width = 1;
     while (width < 64 && n % (width * 2) == 0) width *= 2;

@@ -51,6 +51,23 @@ struct PackedRows {
     int32_t* sum;     // [rows], int8 only
 };
 
+// Memory for packed rows, and where they lie in it.
+class PackedMemory {
+public:
+    PackedMemory() = default;
+    PackedMemory(size_t num_rows, size_t row_bytes);  // throws std::bad_alloc
+
+    const PackedRows& rows() const { return rows_; }
+    // The rows from `first` on.
+    PackedRows from(size_t first) const {
+        return {rows_.values + first * rows_.stride, rows_.stride, rows_.scale + first, rows_.sum + first};
+    }
+
+private:
+    Memory values_, scale_, sum_;
+    PackedRows rows_{};
+};
+
 class Linear {
 public:
     Linear() = default;
