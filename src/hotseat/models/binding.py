@@ -210,16 +210,14 @@ def bind(spec: DecoderSpec, names: Names, found: Mapping[str, StoredTensor], *, 
     if spec.num_layers > len(found):
         raise ModelError(f"a model of {spec.num_layers} layers cannot consist of only {len(found)} tensors")
     _refuse_kinds(found)
-    model = [slot for slot in slot_shapes(spec) if not slot.startswith("layers.")]
-    sources = {slot: Source(names.of_model(slot)) for slot in model}
+    shapes = slot_shapes(spec)
+    sources = {slot: Source(names.of_model(slot)) for slot in shapes}
     for index in range(spec.num_layers):
-        shapes = layer_slots(spec, index)
-        for slot in shapes:
-            sources[f"layers.{index}.{slot}"] = names.source(slot, index, shapes, spec)
-    shapes_by_slot = slot_shapes(spec)
-    wanted = dict.fromkeys(sources[slot].name for slot in shapes_by_slot)  # an expert's tensor may be that of all
+        layer = layer_slots(spec, index)
+        sources |= {f"layers.{index}.{slot}": names.source(slot, index, layer, spec) for slot in layer}
+    wanted = dict.fromkeys(source.name for source in sources.values())  # an expert's tensor may be that of all
     _refuse_missing([name for name in wanted if name not in found])
-    for slot, shape in shapes_by_slot.items():
+    for slot, shape in shapes.items():
         _check_shape(sources[slot], shape, found)
     _refuse_unknown(found.keys() - {source.name for source in sources.values()}, ignored)
     return sources

@@ -29,11 +29,26 @@ from hotseat.simulator.tables import format_comparison, format_summary
 from hotseat.simulator.trace_files import read_arrivals
 from hotseat.telemetry import RecordWriter
 
-__all__ = ["PolicyMaker", "run_once", "scheduler_config", "simulate"]
+__all__ = ["PolicyMaker", "chosen_arrivals", "run_once", "scheduler_config", "simulate"]
 
 SCHEMA = "hotseat.simulate/1"
 REPLAY_SCHEMA = "hotseat.replay/1"
 PolicyMaker = Callable[[SchedulerConfig], Policy | None]
+
+
+def chosen_arrivals(path: Path, options: SimulateOptions, config: SchedulerConfig) -> list[Arrival]:
+    """Return the requests of the file ``path`` as ``options`` ask for them.
+
+    Raises:
+        HotseatError: the file cannot be read.
+    """
+    return read_arrivals(
+        path,
+        block_size=config.block_size,
+        content_block=options.content_block,
+        speedup=options.speedup,
+        limit=options.limit,
+    )
 
 
 def scheduler_config(options: SimulateOptions, values: Mapping[str, Any]) -> SchedulerConfig:
@@ -68,13 +83,7 @@ def simulate(options: SimulateOptions, config: SchedulerConfig, make_policy: Pol
             sys.stdout.write(f"{options.save_step_cost}: {cost.describe()}\n")
             return 0
         raise ConfigError("requests is missing: hotseat simulate FILE.jsonl")
-    arrivals = read_arrivals(
-        options.requests,
-        block_size=config.block_size,
-        content_block=options.content_block,
-        speedup=options.speedup,
-        limit=options.limit,
-    )
+    arrivals = chosen_arrivals(options.requests, options, config)
     if options.max_tokens is not None:
         arrivals = [_asking_for(arrival, options.max_tokens) for arrival in arrivals]
     if options.replay is not None:

@@ -19,12 +19,11 @@ from hotseat.errors import ConfigError
 from hotseat.simulator.arrivals import Arrival
 from hotseat.simulator.binding import binding_resource
 from hotseat.simulator.calibration import LearnedCost
-from hotseat.simulator.command import PolicyMaker, run_once, scheduler_config
+from hotseat.simulator.command import PolicyMaker, chosen_arrivals, run_once, scheduler_config
 from hotseat.simulator.config import SimulateOptions
 from hotseat.simulator.prediction import chosen_cost
 from hotseat.simulator.step_cost import StepCost
 from hotseat.simulator.summary import Slo, Summary
-from hotseat.simulator.trace_files import read_arrivals
 
 __all__ = ["Candidate", "TuneOptions", "search", "tune"]
 
@@ -41,7 +40,7 @@ REPLICAS = (2, 3, 4, 6, 8, 12, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """What is searched for, and where the result goes; the step cost is said as for ``hotseat simulate``."""
+    """Options of ``hotseat tune``: the target and the files of the result; the step cost is that of ``simulate``."""
 
     output: Path | None = field(default=None, metadata={"help": "write the best options as YAML for `serve --config`"})
     html: Path | None = field(default=None, metadata={"help": "write a report with plots (needs hotseat[report])"})
@@ -90,13 +89,7 @@ def tune(
         raise ConfigError("requests and slo are needed: hotseat tune trace.jsonl --slo ttft:1000,tpot:100")
     slo, cost = Slo.parse(options.slo), chosen_cost(options)
     config = scheduler_config(options, values)
-    arrivals = read_arrivals(
-        options.requests,
-        block_size=config.block_size,
-        content_block=options.content_block,
-        speedup=options.speedup,
-        limit=options.limit,
-    )
+    arrivals = chosen_arrivals(options.requests, options, config)
     candidates = search(config, arrivals, cost, slo, make_policy)
     best = candidates[0]
     target = 1.0 - 0.01
