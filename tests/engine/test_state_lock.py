@@ -20,18 +20,26 @@ def test_a_question_is_answered_at_once_while_nobody_holds_the_state() -> None:
     assert asyncio.run(StateLock().ask(lambda: 5)) == 5
 
 
+async def hold(state: StateLock, asked: threading.Event) -> threading.Thread:
+    """Return a thread that holds ``state`` until ``asked`` is set."""
+    holds = threading.Event()
+
+    def run() -> None:
+        with state:
+            holds.set()
+            assert asked.wait(WAIT_S)
+
+    holder = threading.Thread(target=run)
+    holder.start()
+    await asyncio.to_thread(holds.wait, WAIT_S)
+    return holder
+
+
 def test_a_question_waits_for_whoever_holds_the_state_and_gets_its_answer_from_them() -> None:
     async def scenario() -> None:
-        state, asked, holds = StateLock(), threading.Event(), threading.Event()
+        state, asked = StateLock(), threading.Event()
 
-        def hold() -> None:
-            with state:
-                holds.set()
-                assert asked.wait(WAIT_S)
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        await asyncio.to_thread(holds.wait, WAIT_S)
+        holder = await hold(state, asked)
         questions = [asyncio.create_task(state.ask(threading.get_ident)) for _ in range(3)]
         await asyncio.sleep(0)
         assert not any(question.done() for question in questions)
@@ -44,18 +52,11 @@ def test_a_question_waits_for_whoever_holds_the_state_and_gets_its_answer_from_t
 
 def test_an_error_of_a_question_reaches_who_asked_and_leaves_the_lock_free() -> None:
     async def scenario() -> None:
-        state, asked, holds = StateLock(), threading.Event(), threading.Event()
+        state, asked = StateLock(), threading.Event()
         with pytest.raises(KeyError):
             await state.ask(lambda: {}["nothing"])
 
-        def hold() -> None:
-            with state:
-                holds.set()
-                assert asked.wait(WAIT_S)
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        await asyncio.to_thread(holds.wait, WAIT_S)
+        holder = await hold(state, asked)
         question = asyncio.create_task(state.ask(lambda: {}["nothing"]))
         await asyncio.sleep(0)
         asked.set()

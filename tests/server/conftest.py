@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.fakes import FakeServer
+from hotseat.text import ChatTemplate
+from server.fakes import HERMES, FakeRunner, FakeServer
 
 
 @pytest.fixture
@@ -22,6 +23,18 @@ def start() -> Iterator[Callable[..., FakeServer]]:
     yield start_one
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def answering(start: Callable[..., FakeServer]) -> Callable[..., FakeServer]:
+    """Start servers whose model writes a given reply and ends."""
+
+    def make(reply: str = "Hello there", template: str = HERMES, **options: Any) -> FakeServer:
+        return start(
+            runner=FakeRunner(reply=reply, ends=True), services={"chat_template": ChatTemplate(template)}, **options
+        )
+
+    return make
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hotseat.core.batch import Batch, Chunk, NewRequest, SampledTokens, StepOutp
 from hotseat.core.config import SchedulerConfig
 from hotseat.core.scheduler import Scheduler
 from hotseat.engine import Engine
-from hotseat.generation import Generator, ModelLimits
+from hotseat.generation import Generator, ModelLimits, PromptRequest
 from hotseat.server import ModelInfo, ServerConfig, ServerServices, create_app
 from hotseat.text import ChatTemplate, Tokenizer
 
@@ -30,6 +30,8 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+# In the manner of Hermes and Qwen: it tells of its first tool.
+HERMES = "{% if tools %}<tool_call>{{ tools[0].function.name }}{% endif %}" + TEMPLATE
 TIMEOUT_S = 10.0
 
 
@@ -270,6 +272,18 @@ class FakeServer:
         self.engine.stop()
         self.generator.close()
         self._loop.close()
+
+    def watch_tenants(self) -> list[str]:
+        """Return a list that gets the tenant of each prompt from now on."""
+        tenants: list[str] = []
+        generate = self.generator.generate
+
+        def spy(prompts: list[PromptRequest], *, request_id: str) -> object:
+            tenants.extend(prompt.tenant for prompt in prompts)
+            return generate(prompts, request_id=request_id)
+
+        self.generator.generate = spy  # type: ignore[method-assign, assignment]
+        return tenants
 
     def run(self, work: Any) -> Any:
         """Run a coroutine in the server's event loop."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 TESTS = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 20
@@ -36,6 +38,11 @@ class Process:
             if "ready in" in line:
                 self._ready.set()
         self._process.stderr.close()
+
+    def connect(self) -> socket.socket:
+        """Open a connection that gives up after a while."""
+        parts = urlsplit(self.url)
+        return socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT_S)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self._process.send_signal(number)

@@ -11,8 +11,7 @@ import httpx2
 import pytest
 
 from hotseat.server import ServerConfig
-from hotseat.text import ChatTemplate
-from server.fakes import TEMPLATE, FakeRunner, FakeServer
+from server.fakes import HERMES, FakeServer
 
 TOOL: Any = {
     "name": "weather",
@@ -24,21 +23,10 @@ TOOL: Any = {
         "additionalProperties": False,
     },
 }
-HERMES = "{% if tools %}<tool_call>{{ tools[0].function.name }}{% endif %}" + TEMPLATE
 THINKING = "{# </think> #}" + HERMES + "{% if enable_thinking %}<think>\n{% endif %}"
 ARGUMENTS = {"city": '</tool_call> } " ü 😀 \n'}
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {json.dumps(ARGUMENTS, ensure_ascii=False)}}}\n</tool_call>'
 HELLO: Any = [{"role": "user", "content": "Hello"}]
-
-
-@pytest.fixture
-def answering(start: Callable[..., FakeServer]) -> Callable[..., FakeServer]:
-    def make(reply: str = "Hello there", template: str = HERMES, **options: Any) -> FakeServer:
-        return start(
-            runner=FakeRunner(reply=reply, ends=True), services={"chat_template": ChatTemplate(template)}, **options
-        )
-
-    return make
 
 
 def ask(server: FakeServer, work: Callable[[anthropic.AsyncAnthropic], Awaitable[Any]], key: str = "any") -> Any:

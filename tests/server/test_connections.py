@@ -25,11 +25,6 @@ def process() -> Iterator[Process]:
         process.kill()
 
 
-def connect(process: Process) -> socket.socket:
-    parts = urlsplit(process.url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT_S)
-
-
 def ask(connection: socket.socket, method: str, path: str, body: bytes = b"") -> None:
     fields = b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     connection.sendall(f"{method} {path} HTTP/1.1\r\n".encode() + fields + body)
@@ -44,7 +39,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def test_the_longest_silent_connection_makes_room(process: Process) -> None:
-    silent = [connect(process) for _ in range(LIMIT + 3)]
+    silent = [process.connect() for _ in range(LIMIT + 3)]
     assert all(is_closed(connection) for connection in silent[:3])
     ask(silent[3], "GET", "/health")  # the others are as they were
     assert silent[3].recv(12) == b"HTTP/1.1 200"
@@ -58,7 +53,7 @@ def test_a_connection_that_stays_after_its_answer_makes_room(process: Process) -
     kept.request("GET", "/health")
     assert kept.getresponse().read()
     assert kept.sock is not None
-    others = [connect(process) for _ in range(LIMIT)]
+    others = [process.connect() for _ in range(LIMIT)]
     assert is_closed(kept.sock)
     kept.close()
     for connection in others:
@@ -67,11 +62,11 @@ def test_a_connection_that_stays_after_its_answer_makes_room(process: Process) -
 
 def test_busy_connections_stay_and_one_more_is_told_so(process: Process) -> None:
     body = json.dumps({"prompt": "a", "max_tokens": 3000, "stream": True, "ignore_eos": True}).encode()
-    busy = [connect(process) for _ in range(LIMIT)]
+    busy = [process.connect() for _ in range(LIMIT)]
     for connection in busy:
         ask(connection, "POST", "/v1/completions", body)
         assert connection.recv(12) == b"HTTP/1.1 200"
-    with connect(process) as late:
+    with process.connect() as late:
         answer = late.recv(65536)
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"max_connections" in answer

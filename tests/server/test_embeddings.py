@@ -5,29 +5,17 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-import httpx2
-import openai
 import pytest
 
+from server.clients import ask_openai
 from server.fakes import FakeServer
 
 
-def ask(server: FakeServer, work: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
-    async def talk() -> Any:
-        http_client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=server.app))
-        async with openai.AsyncOpenAI(
-            api_key="any", base_url="http://localhost/v1", http_client=http_client, max_retries=0
-        ) as client:
-            return await work(client)
-
-    return server.run(talk())
-
-
 def embed(server: FakeServer, **fields: Any) -> Any:
-    return ask(server, lambda client: client.embeddings.create(**{"model": "fake", "input": "hot", **fields}))
+    return ask_openai(server, lambda client: client.embeddings.create(**{"model": "fake", "input": "hot", **fields}))
 
 
 def test_both_formats_have_the_same_numbers(server: FakeServer) -> None:

@@ -36,14 +36,9 @@ def impatient() -> Iterator[Process]:
         process.kill()
 
 
-def connect(process: Process) -> socket.socket:
-    parts = urlsplit(process.url)
-    return socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT_S)
-
-
 def send(process: Process, *parts: bytes) -> tuple[int, dict[str, str], bytes]:
     """Send ``parts``, read until the server closes, and return status, header and body."""
-    with connect(process) as connection:
+    with process.connect() as connection:
         try:
             for part in parts:
                 connection.sendall(part)
@@ -74,7 +69,7 @@ def test_a_header_of_many_fields_is_answered_with_431(process: Process) -> None:
 
 
 def test_a_header_that_never_ends_is_answered_with_431(process: Process) -> None:
-    with connect(process) as connection:
+    with process.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-endless: " + b"y" * 70_000)
         status, _, body = read(connection)
     assert status == 431

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hotseat.errors import ConfigError
-from hotseat.generation import PromptRequest
 from hotseat.server import ServerConfig
 from hotseat.server.auth import ApiKeys
 from server.fakes import FakeServer, Reply, completion
@@ -176,14 +175,7 @@ def test_a_foreign_page_may_ask_where_it_is_allowed(start: Callable[..., FakeSer
 def test_a_key_without_a_name_is_one_tenant_whatever_its_holder_says(start: Callable[..., FakeServer]) -> None:
     def tenants(config: ServerConfig, *keys: str) -> list[str]:
         server = start(config=config)
-        given: list[str] = []
-        generate = server.generator.generate
-
-        def spy(prompts: list[PromptRequest], *, request_id: str) -> object:
-            given.extend(prompt.tenant for prompt in prompts)
-            return generate(prompts, request_id=request_id)
-
-        server.generator.generate = spy  # type: ignore[method-assign, assignment]
+        given = server.watch_tenants()
         for key in keys:
             for user in ("ann", "bob"):
                 headers = {"authorization": f"Bearer {key}"}

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from hotseat.generation import PromptRequest
 from hotseat.server import ServerConfig
 from server.fakes import FakeServer, completion
 
@@ -85,14 +84,7 @@ def test_metrics_can_be_protected(start: Callable[..., FakeServer]) -> None:
 
 def test_the_tenant_is_the_keys_name_else_the_key(start: Callable[..., FakeServer]) -> None:
     server = start(config=KEYS)
-    tenants: list[str] = []
-    generate = server.generator.generate
-
-    def spy(prompts: list[PromptRequest], *, request_id: str) -> object:
-        tenants.extend(prompt.tenant for prompt in prompts)
-        return generate(prompts, request_id=request_id)
-
-    server.generator.generate = spy  # type: ignore[method-assign, assignment]
+    tenants = server.watch_tenants()
     for key in ("her-key", "plain-key"):
         server.post("/v1/completions", completion(user="bob"), {"authorization": f"Bearer {key}"})
     alice, unnamed = tenants

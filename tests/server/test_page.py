@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from hotseat import cli
+from server.browsers import CHROMIUM, open_browser
 from server.processes import Process
 from tiny_models import write_tiny_hf_model
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = ("--port", "0", "--runner", "reference", "--max-num-seqs", "6", "--num-kv-blocks", "12")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None and "CI" not in os.environ, reason="needs Debian's chromium")
 
@@ -37,6 +35,12 @@ def get(url: str) -> Any:
 
 
 @pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that has just served ten requests in a KV cache too small for all of them."""
     model = write_tiny_hf_model(tmp_path_factory.mktemp("model") / "tiny")
@@ -49,15 +53,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         list(pool.map(lambda body: post(f"{process.url}/v1/completions", body), bodies))
     yield process.url
     process.kill()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert CHROMIUM is not None, "chromium is not installed"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

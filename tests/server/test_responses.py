@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Literal
 
-import httpx2
 import openai
 import pydantic
 import pytest
 
-from hotseat.text import ChatTemplate
-from server.fakes import TEMPLATE, FakeRunner, FakeServer
+from server.clients import ask_openai
+from server.fakes import HERMES, FakeServer
 
 TOOL: Any = {
     "type": "function",
@@ -26,7 +25,6 @@ TOOL: Any = {
     },
     "strict": False,
 }
-HERMES = "{% if tools %}<tool_call>{{ tools[0].function.name }}{% endif %}" + TEMPLATE
 THINKING = "{# </think> #}" + HERMES + "<think>\n"
 ARGUMENTS = '{"city": "</tool_call> } \\" ü 😀 \\n"}'
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>'
@@ -34,29 +32,6 @@ MESSAGE_EVENTS = ["output_item.added", "content_part.added", "output_text.delta"
 MESSAGE_EVENTS += ["content_part.done", "output_item.done"]
 CALL_EVENTS = ["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"]
 REASONING_EVENTS = ["output_item.added", "reasoning_text.delta", "reasoning_text.done", "output_item.done"]
-
-
-@pytest.fixture
-def answering(start: Callable[..., FakeServer]) -> Callable[..., FakeServer]:
-    def make(reply: str = "Hello there", template: str = HERMES, **options: Any) -> FakeServer:
-        return start(
-            runner=FakeRunner(reply=reply, ends=True), services={"chat_template": ChatTemplate(template)}, **options
-        )
-
-    return make
-
-
-def ask(server: FakeServer, work: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
-    """Run ``work`` with OpenAI's client, whose requests go straight to the application."""
-
-    async def talk() -> Any:
-        http_client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=server.app))
-        async with openai.AsyncOpenAI(
-            api_key="any", base_url="http://localhost/v1", http_client=http_client, max_retries=0
-        ) as client:
-            return await work(client)
-
-    return server.run(talk())
 
 
 def plain(response: Any) -> dict[str, Any]:
@@ -85,7 +60,7 @@ def both(server: FakeServer, **fields: Any) -> tuple[Any, list[str]]:
                 assert plain(await stream.get_final_response()) == plain(whole)
         return whole, raw
 
-    response, events = ask(server, work)
+    response, events = ask_openai(server, work)
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert len({event.response.id for event in events if hasattr(event, "response")}) == 1
     names = [event.type.removeprefix("response.") for event in events]
@@ -162,7 +137,7 @@ def test_a_pydantic_model_is_parsed(answering: Callable[..., FakeServer]) -> Non
     async def work(client: openai.AsyncOpenAI) -> Any:
         return await client.responses.parse(model="fake", input="Where?", text_format=Trip)
 
-    assert isinstance(ask(answering("No"), work).output_parsed, Trip)
+    assert isinstance(ask_openai(answering("No"), work).output_parsed, Trip)
 
 
 def test_logprobs_are_told_where_they_are_included(answering: Callable[..., FakeServer]) -> None:
