@@ -1,4 +1,4 @@
-"""What speculation saves, or costs: texts that are rewritten, texts that are new, and drafts of a given quality.
+"""Throughput with speculation against plain decoding: rewritten texts, new texts, and drafts of a given quality.
 
 python benchmarks/speculation.py --streams 1,8,32 --rounds 3 --save speculation-smollm2-int8
 

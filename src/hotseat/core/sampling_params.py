@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class RequestOutputKind(enum.Enum):
-    """What ``AsyncLLM.generate`` yields: the answer so far, what is new of it, or the whole at its end."""
+    """The outputs that ``AsyncLLM.generate`` yields: the answer so far, what is new of it, or the whole at its end."""
 
     CUMULATIVE = 0
     DELTA = 1

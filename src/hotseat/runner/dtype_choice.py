@@ -1,4 +1,4 @@
-"""What ``dtype auto`` means for a model; docs/decisions/007 says why."""
+"""The choice of ``dtype auto`` for a model; docs/decisions/007 says why."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MAX_DRAFTS = 64  # of one step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationOptions:
-    """Whether and how tokens are guessed."""
+    """The option that turns speculation on."""
 
     speculative_config: dict[str, Any] | None = field(
         default=None,
@@ -34,7 +34,7 @@ class SpeculationOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeConfig:
-    """How tokens are guessed. Names and meanings are vLLM's, but ``adaptive``.
+    """The configuration of speculation. Names and meanings are vLLM's, but ``adaptive``.
 
     ``adaptive`` (on) takes only drafts that are expected to save time; off, all that there is room for.
 

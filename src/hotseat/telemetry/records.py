@@ -13,7 +13,7 @@ __all__ = ["RecordWriter", "TextSink", "record_as_dict"]
 
 
 class TextSink(Protocol):
-    """What takes lines."""
+    """A destination of lines of text."""
 
     def write(self, text: str, /) -> object: ...
 

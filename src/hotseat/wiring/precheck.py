@@ -1,4 +1,4 @@
-"""What can be said of options and model before anything is taken or loaded."""
+"""Checks of options and model before a port is taken or anything is loaded."""
 
 from __future__ import annotations
 
